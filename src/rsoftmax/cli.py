@@ -1,0 +1,103 @@
+"""The command line: ``rsoftmax list`` and ``rsoftmax plot``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from typer.core import TyperCommand
+
+from rsoftmax.mappings import MAPPINGS
+
+app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
+console = Console()
+
+COLUMNS = ("mapping", "p", "parameter", "who decides the zeros", "source")
+
+
+@app.command("list")
+def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False) -> None:
+    """List the mappings."""
+    if markdown:
+        lines = [COLUMNS, ["---"] * len(COLUMNS), *([f"`{name}`", f"`{p}`", *rest] for name, p, *rest in _rows())]
+        typer.echo("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        return
+    table = Table(*(Column(title, no_wrap=title == "mapping") for title in COLUMNS))
+    for row in _rows():
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+class _NumbersAfterLogits(TyperCommand):
+    """Lets ``--logits 2 1.5 .3 -1`` be written as people write it: the option takes all numbers that follow it."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        joined: list[str] = []
+        for word in args:
+            if joined and joined[-1].startswith("--logits") and _is_number(word):
+                joined[-1] += ("," if "=" in joined[-1] else "=") + word
+            else:
+                joined.append(word)
+        return super().parse_args(ctx, joined)
+
+
+@app.command(cls=_NumbersAfterLogits)
+def plot(
+    logits: Annotated[str, typer.Option(metavar="NUMBERS", help="The scores of one row.")] = "2,1.5,.3,-1",
+    r: Annotated[float | None, typer.Option(help="The rate of r_softmax.")] = None,
+    t: Annotated[float | None, typer.Option(help="The threshold of t_softmax.")] = None,
+    q: Annotated[float | None, typer.Option(help="The q of sparsehourglass.")] = None,
+    lam: Annotated[float | None, typer.Option(help="The lam of sparsegen.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the picture; its ending names the format.")] = Path(
+        "mappings.png"
+    ),
+) -> None:
+    """Draw all mappings of one row of scores side by side, and print their probabilities."""
+    from rsoftmax.experiments import figure1
+
+    words = logits.replace(",", " ").split()
+    if not words or not all(_is_number(word) for word in words):
+        raise typer.BadParameter(f"{logits!r} is not a list of numbers; write --logits 2 1.5 .3 -1", param_hint="--logits")
+    scores = [float(word) for word in words]
+    _check_picture(out)
+    given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
+    try:
+        rows = figure1.compare(scores, given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    figure1.draw(rows, scores, out)
+    table = Table("mapping", *(f"{score:g}" for score in scores), "zeros")
+    for title, p in rows.items():
+        table.add_row(title, *(f"{share:.4f}" if share else "0" for share in p.tolist()), str(int((p == 0).sum())))
+    console.print(table)
+    console.print(f"wrote {out}")
+
+
+def _rows() -> list[list[str]]:
+    return [
+        [
+            name,
+            mapping.formula,
+            f"{mapping.parameter.name} {mapping.parameter.domain.text}" if mapping.parameter else "",
+            mapping.zeros,
+            mapping.source,
+        ]
+        for name, mapping in MAPPINGS.items()
+    ]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_picture(path: Path) -> None:
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint="--out")
+    if not path.resolve().parent.is_dir():
+        raise typer.BadParameter(f"the folder {str(path.parent)!r} does not exist; create it first", param_hint="--out")

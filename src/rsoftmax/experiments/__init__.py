@@ -1,0 +1,1 @@
+"""The paper, run again: figures, tables and benchmarks."""

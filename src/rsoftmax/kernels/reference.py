@@ -1,0 +1,147 @@
+"""The definitions, in plain torch: rows in, rows out.
+
+Contract of every function here:
+
+* a row is the last dimension of ``x``, float32 or float64, never empty;
+* ``-inf`` marks a removed entry; a row of nothing but ``-inf`` gives zeros and has zero gradient;
+* a parameter is a number or a tensor ``[..., 1]``; a NaN in a row or in its parameter makes that row NaN.
+
+Everything is composed of differentiable torch operations, so derivatives of any order, forward and reverse mode,
+``torch.func``, ``torch.compile`` and export follow on every device. Two habits keep those derivatives finite: the
+support is decided first, by exact comparisons, and values outside it are replaced *before* they enter a division.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Value = float | Tensor
+
+
+def softmax(x: Tensor) -> Tensor:
+    return _share(torch.exp(x - row_max(x).detach()))
+
+
+def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
+    # Only ratios of weights matter: scaling by the largest keeps the sum finite. The shift is the largest *weighted*
+    # entry, so a huge entry of weight zero cannot push the others into underflow; the clamp keeps its own exponential,
+    # which is the derivative in that weight, finite.
+    weighted = x.masked_fill(w == 0, -math.inf)
+    d = (x - row_max(weighted).detach()).clamp(max=math.log(torch.finfo(x.dtype).max))
+    largest = w.amax(-1, keepdim=True).detach()
+    return _share(w / largest.masked_fill(largest == 0, 1) * torch.exp(d))
+
+
+def t_softmax(x: Tensor, t: Value) -> Tensor:
+    # w_t / t instead of w_t, as in the paper's proof of Theorem 1: the largest weight is 1 and t = inf is softmax.
+    d = x - row_max(x)
+    support = ~(d <= -t)
+    w = torch.where(support, 1 + torch.where(support, d, 0) / t, 0)
+    return _share(w * torch.exp(d))
+
+
+def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
+    lo, hi, f = _quantile_neighbours(x, r)
+    if detach_threshold:
+        lo, hi, f = lo.detach(), hi.detach(), f.detach()
+    m = row_max(x).detach()
+    # Where r = 0, and where the quantile reaches the maximum (r = 1, ties at the top), the weights are constant.
+    constant = (r == 0) | (lo == m) | (lo == -math.inf)
+    support = torch.where(torch.as_tensor(r == 0, device=x.device), x != -math.inf, (x > lo) | (x == m))
+    # The threshold hi - (1 - f)(hi - lo) is never formed: rounding could move it onto hi and so change the number of
+    # zeros. Left apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
+    # which cancels in p; dividing by it keeps rows of denormal spread exact.
+    span = (m - lo).masked_fill(constant, 1).detach()
+    gap = (hi - lo).masked_fill(constant, 0)
+    w = (torch.where(support, x, hi) - hi) / span + (1 - f).to(x.dtype) * (gap / span)
+    w = torch.where(support, w.masked_fill(constant, 1), 0)
+    return _share(w * torch.exp(x - m.masked_fill(f.isnan(), math.nan)))
+
+
+def sparsemax(x: Tensor) -> Tensor:
+    d = x - row_max(x).detach()
+    k, s = _ranks_and_sorted(d)
+    total = s.cumsum(-1)
+    size = (1 + k * s > total).sum(-1, keepdim=True).clamp(min=1)
+    support = _above(x, d, (total.gather(-1, size - 1) - 1) / size)
+    tau = (torch.where(support, d, 0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(support, d - tau, 0).clamp(min=0)
+
+
+def entmax15(x: Tensor) -> Tensor:
+    d = (x - row_max(x).detach()) / 2
+    k, s = _ranks_and_sorted(d)
+    mean, mean_square = s.cumsum(-1) / k, (s * s).cumsum(-1) / k
+    # tau_k solves sum_{i <= k} (s_i - tau)^2 = 1, provided that the first k entries are the support.
+    tau_k = mean - (1 / k - (mean_square - mean * mean)).clamp(min=0).sqrt()
+    size = (tau_k <= s).sum(-1, keepdim=True).clamp(min=1)
+    support = _above(x, d, tau_k.gather(-1, size - 1))
+    size = support.sum(-1, keepdim=True).clamp(min=1)
+    centred = torch.where(support, d, 0)
+    centred = torch.where(support, centred - centred.sum(-1, keepdim=True) / size, 0)
+    root = ((1 - (centred * centred).sum(-1, keepdim=True)) / size).sqrt()
+    return torch.where(support, centred + root, 0).clamp(min=0).square()
+
+
+def spherical_softmax(x: Tensor) -> Tensor:
+    kept = x != -math.inf
+    z = torch.where(kept, x, 0)
+    scale = z.abs().amax(-1, keepdim=True).detach()
+    z = z / scale.masked_fill(scale == 0, 1)
+    # A row of zeros has no direction; like every constant row it gives the uniform distribution.
+    return _share(torch.where(kept & (scale == 0), 1, z * z))
+
+
+def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
+    """``g`` of a row, in which removed entries read 0 and are ``-inf`` again afterwards."""
+    kept = x != -math.inf
+    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
+
+
+def row_max(x: Tensor) -> Tensor:
+    """The largest entry; 0 for a row with nothing kept, so that ``x - max`` is ``-inf`` there and not NaN."""
+    m = x.amax(-1, keepdim=True)
+    return m.masked_fill(m == -math.inf, 0)
+
+
+def exact(like: Tensor) -> torch.dtype:
+    """float64, the type in which ranks and running sums are computed; float32 where the device has nothing better."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
+
+
+def _share(mass: Tensor) -> Tensor:
+    total = mass.sum(-1, keepdim=True)
+    return mass / total.masked_fill(total == 0, 1)
+
+
+def _quantile_neighbours(x: Tensor, r: Value) -> tuple[Tensor, Tensor, Tensor]:
+    """The order statistics on both sides of ``quantile(x, r)`` and the fraction of the way between them.
+
+    Ranks are float64: in float32, ``k/n * (n - 1)`` falls on the wrong side of an integer for long rows. They count
+    from the top, where removed entries do not reach; a row with fewer kept entries needs no more of them, so for a
+    number ``r`` the length of the partial sort is known without looking at the data.
+    """
+    length = x.shape[-1]
+    kept = (x != -math.inf).sum(-1, keepdim=True)
+    if isinstance(r, Tensor):
+        depth, rank = length, r.to(exact(x)) * (kept - 1)
+    else:
+        depth, rank = length - math.floor(r * (length - 1)), r * (kept - 1).to(exact(x))
+    floor = rank.detach().floor()
+    from_top = (kept - 1 - floor.nan_to_num().long()).clamp(min=0, max=depth - 1)
+    order = torch.topk(x, depth).indices
+    lo = x.gather(-1, order.gather(-1, from_top))
+    hi = x.gather(-1, order.gather(-1, (from_top - 1).clamp(min=0)))
+    return lo, hi, rank - floor
+
+
+def _ranks_and_sorted(d: Tensor) -> tuple[Tensor, Tensor]:
+    """1..n and the row in descending order, cut at -1: an entry 1 below the maximum is never in the support."""
+    k = torch.arange(1, d.shape[-1] + 1, device=d.device, dtype=exact(d))
+    return k, d.detach().clamp(min=-1).sort(-1, descending=True).values.to(exact(d))
+
+
+def _above(x: Tensor, d: Tensor, tau: Tensor) -> Tensor:
+    return ~(d <= tau) & (x != -math.inf)

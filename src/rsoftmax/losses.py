@@ -1,0 +1,288 @@
+"""Losses for multi-label targets: eq. 5 of the paper, and the ones it is compared with.
+
+All take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over the
+labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
+distribution; in a row without a positive label it is zero, and so is every term that needs one. Half precision is
+computed, and returned, in float32: sums over pairs leave float16's range.
+
+The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a row, gradients included: see
+:func:`_over_pairs`.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rsoftmax.mappings import hourglass_scale, r_softmax, sparsemax
+from rsoftmax.rows import check_input, seen, shape_of
+
+__all__ = [
+    "binary_cross_entropy",
+    "cross_entropy",
+    "label_count_loss",
+    "r_softmax_loss",
+    "sparsehourglass_loss",
+    "sparsemax_hinge_loss",
+    "sparsemax_huber_loss",
+    "zlpr_loss",
+]
+
+
+def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""The paper's loss: squared error on the positive labels, and a hinge between positive and negative ones.
+
+    .. math:: \|y \cdot (\mathrm{r\text{-}softmax}(z, r) - \eta)\|^2
+              + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j)) \qquad (5)
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        r: the rate, in [0, 1]; a number, or a tensor that broadcasts to [..., 1].
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
+        >>> r_softmax_loss(z, y, 0.5)
+        tensor(0.7374)
+
+    The paper adds the cross-entropy of the label count, :func:`label_count_loss`, when the rate is predicted.
+
+    Reference: Bałazy et al., r-softmax (2023), eq. 5.
+    """
+    z, y, eta = _prepare("r_softmax_loss", z, y)
+    fit = (y * (r_softmax(z, r) - eta)).square().sum(-1)
+    return _reduce(fit + _hinge(z, y, _margin(y)), reduction)
+
+
+def cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""Softmax cross-entropy against the uniform distribution over the positive labels.
+
+    .. math:: -\sum_i \eta_i \log \mathrm{softmax}(z)_i
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(1.0417)
+    """
+    z, _, eta = _prepare("cross_entropy", z, y)
+    return _reduce(-(eta * F.log_softmax(z, -1)).sum(-1), reduction)
+
+
+def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""The sparsemax loss for multi-label targets; convex, its gradient is ``sparsemax(z) - eta``.
+
+    .. math:: \tfrac12 \|\eta\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - \eta), \qquad p = \mathrm{sparsemax}(z)
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``. Zero exactly where ``p = eta``.
+
+    Example:
+        >>> sparsemax_huber_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(0.2500)
+
+    In a row without a positive label the loss is zero.
+
+    Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
+    """
+    z, y, eta = _prepare("sparsemax_huber_loss", z, y)
+    z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes nothing but the rounding
+    p = sparsemax(z)
+    loss = (eta.square() - p.square()).sum(-1) / 2 + (z * (p - eta)).sum(-1)
+    return _reduce(torch.where(y.any(-1), loss, 0), reduction)
+
+
+def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""The alternative loss for sparsemax: equal scores for positive labels, and a margin to negative ones.
+
+    .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> sparsemax_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(1.3000)
+
+    Reference: Laha et al., On controllable sparse alternatives to softmax (2018), with lambda = 0.
+    """
+    z, y, _ = _prepare("sparsemax_hinge_loss", z, y)
+    return _reduce(_spread(z, y) + _hinge(z, y, _margin(y)), reduction)
+
+
+def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, reduction: str = "mean") -> Tensor:
+    r""":func:`sparsemax_hinge_loss` with the margin that sparsehourglass's own scale asks for.
+
+    .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j|
+              + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i / a(z) - (z_i - z_j)), \quad a = \frac{1 + Kq}{|\sum z| + Kq}
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        q: as in :func:`rsoftmax.sparsehourglass`.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> sparsehourglass_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(1.3220)
+
+    Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
+    """
+    z, y, _ = _prepare("sparsehourglass_loss", z, y)
+    return _reduce(_spread(z, y) + _hinge(z, y, _margin(y) / hourglass_scale(z, q)), reduction)
+
+
+def label_count_loss(c: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of the number of positive labels, the part of the paper's loss that teaches the rate.
+
+    Args:
+        c: logits of the counts 0..K, [..., K + 1].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> label_count_loss(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1, 1]))
+        tensor(0.1698)
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.1.
+    """
+    check_input("label_count_loss", c, -1)
+    if c.shape[:-1] != y.shape[:-1] or c.shape[-1] != y.shape[-1] + 1:
+        raise ValueError(
+            f"label_count_loss: c of shape {shape_of(c)} must be [..., K + 1] for y [..., K] of shape {shape_of(y)}:"
+            " a logit for each count from 0 to K"
+        )
+    count = _checked_labels("label_count_loss", y).sum(-1, keepdim=True).long()
+    log_p = F.log_softmax(c.to(torch.promote_types(c.dtype, torch.float32)), -1)
+    return _reduce(-log_p.gather(-1, count).squeeze(-1), reduction)
+
+
+def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""The negative log-likelihood of independent labels, summed over the labels of a row.
+
+    .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(1.9246)
+    """
+    z, y, _ = _prepare("binary_cross_entropy", z, y)
+    return _reduce(F.binary_cross_entropy_with_logits(z, y, reduction="none").sum(-1), reduction)
+
+
+def zlpr_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+    r"""Zero-bounded log-sum-exp and pairwise rank: positive labels above 0, negative ones below.
+
+    .. math:: \log\Big(1 + \sum_{y_j = 0} e^{z_j}\Big) + \log\Big(1 + \sum_{y_i = 1} e^{-z_i}\Big)
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> zlpr_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(1.6867)
+
+    Reference: Su et al., ZLPR: a novel loss for multi-label classification (2022).
+    """
+    z, y, _ = _prepare("zlpr_loss", z, y)
+    zero, never = z.new_zeros(z.shape[:-1] + (1,)), -torch.inf
+    negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
+    positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
+    return _reduce(negative + positive, reduction)
+
+
+def _hinge(z: Tensor, y: Tensor, margin: Tensor) -> Tensor:
+    """The sum over positive i and negative j of ``max(0, margin - (z_i - z_j))``."""
+    return _over_pairs(z - margin * y, 1 - y, y)
+
+
+def _spread(z: Tensor, y: Tensor) -> Tensor:
+    """The sum of ``|z_i - z_j|`` over unordered pairs of positive labels."""
+    return _over_pairs(z, y, y)
+
+
+def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
+    """The sum of ``max(0, v_j - v_i)`` over j in ``upper`` and i in ``lower``, without the pairs.
+
+    Piecewise linear in ``v``, so it equals its own gradient times ``v``; and that gradient is a matter of counting:
+    an entry counts the lower ones below it, less the upper ones above it. One sort and two running sums give both.
+    The counts add up to zero, so the row may be centred first, which keeps its rounding error small.
+    """
+    order = v.argsort(-1, descending=True)
+    upper, lower = upper.gather(-1, order), lower.gather(-1, order)
+    above = upper.cumsum(-1) - upper
+    below = lower.sum(-1, keepdim=True) - lower.cumsum(-1)
+    centred = v.gather(-1, order) - v.mean(-1, keepdim=True).detach()
+    return ((upper * below - lower * above) * centred).sum(-1)
+
+
+def _margin(y: Tensor) -> Tensor:
+    """``eta_i`` of the positive labels: all are equal, [..., 1]."""
+    return 1 / y.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _prepare(name: str, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, labels and eta in the type to compute in."""
+    check_input(name, z, -1)
+    if z.dim() == 0 or y.shape != z.shape:
+        raise ValueError(f"{name}: z and y must both be [..., K], got shapes {shape_of(z)} and {shape_of(y)}")
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    y = _checked_labels(name, y).to(z.dtype)
+    return z, y, y * _margin(y)
+
+
+def _checked_labels(name: str, y: Tensor) -> Tensor:
+    bad = (y != 0) & (y != 1)
+    if seen(bad):
+        found = y[bad].flatten()[0].item()
+        raise ValueError(f"{name}: y must hold 0 or 1, got {found!r} in shape {shape_of(y)}; use multi-hot labels")
+    return y
+
+
+def _reduce(loss: Tensor, reduction: str) -> Tensor:
+    match reduction:
+        case "mean":
+            return loss.mean()
+        case "sum":
+            return loss.sum()
+        case "none":
+            return loss
+    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")

@@ -1,0 +1,352 @@
+"""Section 3 of the paper, top to bottom, then the mappings it is compared with. ``MAPPINGS`` lists them all.
+
+Every mapping turns a row of scores into probabilities: ``f(x, <parameter>, *, dim=-1, mask=None)``. What they share:
+
+* ``x`` is float64, float32, float16 or bfloat16 of any shape; half precision is computed in float32.
+* ``mask`` is boolean and broadcasts to ``x``, True = keep. Masked, ``-inf`` and removed mean the same: padding never
+  changes a row. A row with nothing kept gives zeros, with zero gradient.
+* NaN and ``+inf`` turn their own row into NaN, as in :func:`torch.softmax`, and touch no other row.
+* A parameter is a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1: one for each row, head or
+  batch. It is differentiable. Values outside its domain raise :class:`ValueError`; in tensors on other devices and in
+  compiled code, where looking would cost a synchronisation, they make their rows NaN instead.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rsoftmax.domains import BELOW_ONE, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
+from rsoftmax.kernels import reference
+from rsoftmax.rows import Parameter, over_rows
+
+W = Parameter("w", WEIGHT, example=1.0, per_row=False)
+T = Parameter("t", POSITIVE, example=2.0)
+R = Parameter("r", RATE, example=0.5)
+LAM = Parameter("lam", BELOW_ONE, example=0.5)
+LAM_EXP = Parameter("lam", BELOW_ONE, example=-4.0)
+Q = Parameter("q", NOT_NEGATIVE, example=10.0)
+
+
+def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax, with masks: a row with nothing kept gives zeros instead of NaN.
+
+    .. math:: p_i = e^{x_i} / \sum_j e^{x_j}
+
+    Args:
+        x: scores, any shape.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``. No zeros, except where masked.
+
+    Example:
+        >>> softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        tensor([0.0321, 0.0871, 0.2369, 0.6439])
+        >>> softmax(torch.tensor([1.0, 2.0, 3.0]), mask=torch.tensor([True, False, True]))
+        tensor([0.1192, 0.0000, 0.8808])
+    """
+    return over_rows("softmax", reference.softmax, x, dim, mask)
+
+
+def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax in which each entry has a weight; the general form behind t- and r-softmax.
+
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}
+
+    Args:
+        x: scores, any shape.
+        w: weights, at least 0 and finite; broadcasts to ``x``. Only their ratios matter.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; zero exactly where ``w`` is zero.
+
+    Example:
+        >>> weighted_softmax(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 1.0, 0.0]))
+        tensor([0.2689, 0.7311, 0.0000])
+
+    A row whose weights are all zero gives zeros, like a row with nothing kept.
+
+    Reference: Bałazy et al., r-softmax (2023), "The weighted softmax".
+    """
+    return over_rows("weighted_softmax", reference.weighted_softmax, x, dim, mask, W, w)
+
+
+def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax that gives nothing to entries at least ``t`` below the maximum.
+
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = [x_i - \max(x) + t]_+ \qquad (1)
+
+    Args:
+        x: scores, any shape.
+        t: greater than 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; zero exactly where :math:`\max(x) - x_i \ge t`.
+
+    Example:
+        >>> t_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2.5)
+        tensor([0.0000, 0.0217, 0.1769, 0.8014])
+
+    ``t = math.inf`` is softmax. As ``t`` falls to 0 all mass moves to the maximum, shared equally by ties.
+
+    Reference: Bałazy et al., r-softmax (2023), eq. 1 and Theorem 1.
+    """
+    return over_rows("t_softmax", reference.t_softmax, x, dim, mask, T, t)
+
+
+def r_softmax(
+    x: Tensor, r: float | Tensor, *, dim: int = -1, mask: Tensor | None = None, detach_threshold: bool = False
+) -> Tensor:
+    r"""Softmax with a controllable rate of zeros: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
+
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = [x_i - \mathrm{quantile}(x, r)]_+ \qquad (3)
+
+    which is ``t_softmax(x, max(x) - quantile(x, r))``, the quantile interpolated linearly.
+
+    Args:
+        x: scores, any shape.
+        r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+        detach_threshold: treat the quantile as a constant in the backward pass, as the authors' published module
+            does. The default is the true gradient, in ``x`` and in ``r``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``. For distinct entries and 0 < r < 1, ``floor(r (n-1)) + 1``
+        of them are zero.
+
+    Example:
+        >>> r_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5)
+        tensor([0.0000, 0.0000, 0.1092, 0.8908])
+        >>> r_softmax(torch.randn(8, 10), torch.linspace(0, 0.9, 8).unsqueeze(-1)).count_nonzero(-1)
+        tensor([10,  8,  7,  6,  5,  4,  3,  1])
+
+    ``r = 0`` is softmax, as the paper says in its text ("r = 0 (dense output)"). Its formula read literally would
+    zero the smallest entry there, and a row in which nothing is zero could not be expressed; that reading stays
+    reachable as ``t_softmax(x, max(x) - min(x))``. ``r = 1`` keeps the maximum only, shared equally by ties. Entries
+    tied at the threshold all become zero, except that a row's maximum never does; a constant row gives the uniform
+    distribution at every rate. In rows longer than about 4,000, pass ``r`` as a number or in float64: float32 cannot
+    tell ``k/n`` from its neighbours there.
+
+    Reference: Bałazy et al., r-softmax (2023), eq. 3.
+    """
+
+    def rows(x: Tensor, r: float | Tensor) -> Tensor:
+        return reference.r_softmax(x, r, detach_threshold)
+
+    return over_rows("r_softmax", rows, x, dim, mask, R, r)
+
+
+def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""The point of the probability simplex nearest to ``x``.
+
+    .. math:: p_i = [x_i - \tau]_+, \qquad \tau \text{ such that } \sum_i p_i = 1
+
+    Args:
+        x: scores, any shape.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+
+    Example:
+        >>> sparsemax(torch.tensor([1.0, 2.0, 2.5, 2.8]))
+        tensor([0.0000, 0.0000, 0.3500, 0.6500])
+
+    Reference: Martins & Astudillo, From softmax to sparsemax (2016).
+    """
+    return over_rows("sparsemax", reference.sparsemax, x, dim, mask)
+
+
+def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Sparsemax with a temperature: ``sparsemax(x / (1 - lam))``.
+
+    Args:
+        x: scores, any shape.
+        lam: less than 1; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. 0 is sparsemax,
+            larger is sparser, negative is denser.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data decide how many are zero.
+
+    Example:
+        >>> sparsegen_lin(torch.tensor([1.0, 2.0, 2.5, 2.8]), -1.0)
+        tensor([0.0000, 0.1167, 0.3667, 0.5167])
+
+    Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
+    """
+
+    def rows(x: Tensor, lam: float | Tensor) -> Tensor:
+        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: d / (1 - lam)))
+
+    return over_rows("sparsegen_lin", rows, x, dim, mask, LAM, lam)
+
+
+def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Sparsemax of exponentials: ``sparsemax(exp(x) / (1 - lam))``; not invariant to shifts.
+
+    Args:
+        x: scores, any shape.
+        lam: less than 1; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. At
+            ``lam = 1 - sum(exp(x))`` this is softmax.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data decide how many are zero.
+
+    Example:
+        >>> sparsegen_exp(torch.tensor([1.0, 2.0, 2.5, 2.8]), -9.0)
+        tensor([0.0000, 0.0000, 0.2869, 0.7131])
+
+    Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
+    """
+
+    def rows(x: Tensor, lam: float | Tensor) -> Tensor:
+        # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf; where e^m would overflow, every
+        # entry below the maximum is far outside the support already, so cutting it off changes nothing.
+        m = reference.row_max(x)
+        height = torch.exp(m.clamp(max=math.log(torch.finfo(x.dtype).max))) / (1 - lam)
+        return reference.sparsemax(reference.on_kept(x - m, lambda d: torch.expm1(d) * height))
+
+    return over_rows("sparsegen_exp", rows, x, dim, mask, LAM_EXP, lam)
+
+
+def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Sparsemax of a rescaled row, between scale invariance (q = 0) and shift invariance (q to infinity).
+
+    .. math:: p = \mathrm{sparsemax}(a x), \qquad a = \frac{1 + n q}{|\sum_i x_i| + n q}
+
+    Args:
+        x: scores, any shape.
+        q: at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over kept entries.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+
+    Example:
+        >>> sparsehourglass(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([0.0000, 0.0694, 0.9306])
+
+    At ``q = 0`` and a sum of 0, where ``a`` is infinite, all mass lies on the maximum, shared equally by ties.
+
+    Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
+    """
+
+    def rows(x: Tensor, q: float | Tensor) -> Tensor:
+        a = hourglass_scale(x, q).clamp(max=torch.finfo(x.dtype).max)
+        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: a * d))
+
+    return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
+
+
+def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
+    """The factor ``a`` of :func:`sparsehourglass`, for rows."""
+    kept = x != -math.inf
+    nq = kept.sum(-1, keepdim=True) * q
+    return (1 + nq) / (torch.where(kept, x, 0).sum(-1, keepdim=True).abs() + nq)
+
+
+def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Squares in place of exponentials; blind to signs, zero only where ``x`` is.
+
+    .. math:: p_i = x_i^2 / \sum_j x_j^2
+
+    Args:
+        x: scores, any shape.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``.
+
+    Example:
+        >>> spherical_softmax(torch.tensor([1.0, -2.0, 0.0, 2.0]))
+        tensor([0.1111, 0.4444, 0.0000, 0.4444])
+
+    A row of zeros gives the uniform distribution.
+
+    Reference: de Brébisson & Vincent, An exploration of softmax alternatives (2015).
+    """
+    return over_rows("spherical_softmax", reference.spherical_softmax, x, dim, mask)
+
+
+def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""1.5-entmax, half way between softmax and sparsemax.
+
+    .. math:: p_i = [x_i / 2 - \tau]_+^2, \qquad \tau \text{ such that } \sum_i p_i = 1
+
+    Args:
+        x: scores, any shape.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+
+    Example:
+        >>> entmax15(torch.tensor([0.0, 2.0, 2.5, 2.8]))
+        tensor([0.0000, 0.1133, 0.3441, 0.5426])
+
+    Reference: Peters et al., Sparse sequence-to-sequence models (2019).
+    """
+    return over_rows("entmax15", reference.entmax15, x, dim, mask)
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A row of the table.
+
+    Attributes:
+        function: the mapping.
+        formula: p, in short; "/ sum" makes it add up to one.
+        parameter: what it takes beside the scores, if anything.
+        zeros: who decides how many probabilities are zero.
+        shift_invariant: adding a constant to a row changes nothing.
+        keeps_order: a higher score never gets a lower probability.
+        source: where it comes from.
+    """
+
+    function: Callable[..., Tensor]
+    formula: str
+    parameter: Parameter | None
+    zeros: str
+    shift_invariant: bool
+    keeps_order: bool
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The word for it everywhere: function, key, option, column."""
+        return self.function.__name__
+
+
+MAPPINGS: dict[str, Mapping] = {
+    mapping.name: mapping
+    for mapping in (
+        Mapping(softmax, "e^x / sum", None, "none", True, True, "Bridle 1990"),
+        Mapping(weighted_softmax, "w e^x / sum", W, "w", True, False, "Bałazy et al. 2023"),
+        Mapping(t_softmax, "[x - max(x) + t]+ e^x / sum", T, "t and the data", True, True, "Bałazy et al. 2023, eq. 1"),
+        Mapping(r_softmax, "[x - quantile(x, r)]+ e^x / sum", R, "r: exactly k of n at r = k/n", True, True, "Bałazy et al. 2023, eq. 3"),
+        Mapping(sparsemax, "[x - tau]+", None, "the data", True, True, "Martins & Astudillo 2016"),
+        Mapping(sparsegen_lin, "sparsemax(x / (1 - lam))", LAM, "lam and the data", True, True, "Laha et al. 2018"),
+        Mapping(sparsegen_exp, "sparsemax(e^x / (1 - lam))", LAM_EXP, "lam and the data", False, True, "Laha et al. 2018"),
+        Mapping(sparsehourglass, "sparsemax(x (1 + nq) / (abs(sum x) + nq))", Q, "the data", False, True, "Laha et al. 2018"),
+        Mapping(spherical_softmax, "x^2 / sum", None, "none", False, False, "de Brébisson & Vincent 2015"),
+        Mapping(entmax15, "([x/2 - tau]+)^2", None, "the data", True, True, "Peters et al. 2019"),
+    )
+}
+
