@@ -217,7 +217,7 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
         # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf; where e^m would overflow, every
         # entry below the maximum is far outside the support already, so cutting it off changes nothing.
         m = reference.row_max(x)
-        height = torch.exp(m.clamp(max=math.log(torch.finfo(x.dtype).max))) / (1 - lam)
+        height = (m.clamp(max=reference.exp_limit(x)).exp() / (1 - lam)).clamp(max=torch.finfo(x.dtype).max)
         return reference.sparsemax(reference.on_kept(x - m, lambda d: torch.expm1(d) * height))
 
     return over_rows("sparsegen_exp", rows, x, dim, mask, LAM_EXP, lam)
@@ -247,17 +247,17 @@ def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask:
     """
 
     def rows(x: Tensor, q: float | Tensor) -> Tensor:
-        a = hourglass_scale(x, q).clamp(max=torch.finfo(x.dtype).max)
-        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: a * d))
+        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: hourglass_scale(x, q) * d))
 
     return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
 
 
 def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
-    """The factor ``a`` of :func:`sparsehourglass`, for rows."""
+    """The factor ``a`` of :func:`sparsehourglass`, for rows; where it is infinite, the largest that floats allow."""
     kept = x != -math.inf
-    nq = kept.sum(-1, keepdim=True) * q
-    return (1 + nq) / (torch.where(kept, x, 0).sum(-1, keepdim=True).abs() + nq)
+    n = kept.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
+    mean = torch.where(kept, x, 0).sum(-1, keepdim=True) / n
+    return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # both divided by n: n q may overflow
 
 
 def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:

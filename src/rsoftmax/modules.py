@@ -61,11 +61,14 @@ class MappingModule(nn.Module):
         return self.mapping.parameter.domain.bend(self.free)
 
     def forward(self, x: Tensor, value: float | Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
+        me = type(self).__name__
         if self.mapping.parameter is None:
+            if value is not None:
+                raise TypeError(f"{me} takes no parameter, got {value!r}")
             return self.mapping.function(x, dim=self.dim, mask=mask)
         value = self.value if value is None else value
         if value is None:
-            me, letter = type(self).__name__, self.mapping.parameter.name
+            letter = self.mapping.parameter.name
             raise ValueError(f"{me} has no {letter}: give it to the module, {me}({letter}=...), or here, {me}()(x, ...)")
         return self.mapping.function(x, value, dim=self.dim, mask=mask, **self.options)
 

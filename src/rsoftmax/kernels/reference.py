@@ -29,7 +29,7 @@ def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
     # entry, so a huge entry of weight zero cannot push the others into underflow; the clamp keeps its own exponential,
     # which is the derivative in that weight, finite.
     weighted = x.masked_fill(w == 0, -math.inf)
-    d = (x - row_max(weighted).detach()).clamp(max=math.log(torch.finfo(x.dtype).max))
+    d = (x - row_max(weighted).detach()).clamp(max=exp_limit(x))
     largest = w.amax(-1, keepdim=True).detach()
     return _share(w / largest.masked_fill(largest == 0, 1) * torch.exp(d))
 
@@ -48,8 +48,9 @@ def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
         lo, hi, f = lo.detach(), hi.detach(), f.detach()
     m = row_max(x).detach()
     # Where r = 0, and where the quantile reaches the maximum (r = 1, ties at the top), the weights are constant.
-    constant = (r == 0) | (lo == m) | (lo == -math.inf)
-    support = torch.where(torch.as_tensor(r == 0, device=x.device), x != -math.inf, (x > lo) | (x == m))
+    dense = torch.as_tensor(r == 0, device=x.device)
+    constant = dense | (lo == m) | (lo == -math.inf)
+    support = (x > lo.masked_fill(dense, -math.inf)) | (x == m)
     # The threshold hi - (1 - f)(hi - lo) is never formed: rounding could move it onto hi and so change the number of
     # zeros. Left apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
     # which cancels in p; dividing by it keeps rows of denormal spread exact.
@@ -65,7 +66,7 @@ def sparsemax(x: Tensor) -> Tensor:
     k, s = _ranks_and_sorted(d)
     total = s.cumsum(-1)
     size = (1 + k * s > total).sum(-1, keepdim=True).clamp(min=1)
-    support = _above(x, d, (total.gather(-1, size - 1) - 1) / size)
+    support = _above(d, (total.gather(-1, size - 1) - 1) / size)
     tau = (torch.where(support, d, 0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True).clamp(min=1)
     return torch.where(support, d - tau, 0).clamp(min=0)
 
@@ -77,7 +78,7 @@ def entmax15(x: Tensor) -> Tensor:
     # tau_k solves sum_{i <= k} (s_i - tau)^2 = 1, provided that the first k entries are the support.
     tau_k = mean - (1 / k - (mean_square - mean * mean)).clamp(min=0).sqrt()
     size = (tau_k <= s).sum(-1, keepdim=True).clamp(min=1)
-    support = _above(x, d, tau_k.gather(-1, size - 1))
+    support = _above(d, tau_k.gather(-1, size - 1))
     size = support.sum(-1, keepdim=True).clamp(min=1)
     centred = torch.where(support, d, 0)
     centred = torch.where(support, centred - centred.sum(-1, keepdim=True) / size, 0)
@@ -101,9 +102,14 @@ def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def row_max(x: Tensor) -> Tensor:
-    """The largest entry; 0 for a row with nothing kept, so that ``x - max`` is ``-inf`` there and not NaN."""
+    """The largest entry, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
     m = x.amax(-1, keepdim=True)
-    return m.masked_fill(m == -math.inf, 0)
+    return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)
+
+
+def exp_limit(x: Tensor) -> int:
+    """An argument whose exponential is finite with room to spare: 88 in float32, 709 in float64."""
+    return math.floor(math.log(torch.finfo(x.dtype).max))
 
 
 def exact(like: Tensor) -> torch.dtype:
@@ -143,5 +149,5 @@ def _ranks_and_sorted(d: Tensor) -> tuple[Tensor, Tensor]:
     return k, d.detach().clamp(min=-1).sort(-1, descending=True).values.to(exact(d))
 
 
-def _above(x: Tensor, d: Tensor, tau: Tensor) -> Tensor:
-    return ~(d <= tau) & (x != -math.inf)
+def _above(d: Tensor, tau: Tensor) -> Tensor:
+    return ~(d <= tau) & (d != -math.inf)

@@ -1,0 +1,120 @@
+"""First and second derivatives, in the scores and in the parameter."""
+
+import math
+
+import pytest
+import torch
+from cases import ADVERSARIAL, parameter_of, spread_apart
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from rsoftmax import MAPPINGS, Mapping, r_softmax, t_softmax
+
+every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+
+
+@every_mapping
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
+def test_derivatives_are_true_to_second_order(mapping: Mapping, dim: int, masked: bool) -> None:
+    x = spread_apart((4, 5, 3), seed=dim + 1).requires_grad_()
+    arguments = [a.requires_grad_() for a in parameter_of(mapping, x, dim)]
+    mask = None
+    if masked:
+        mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.7
+        mask.select(0, 1).fill_(False)  # some rows keep nothing
+
+    def f(x: Tensor, *arguments: Tensor) -> Tensor:
+        return mapping.function(x, *arguments, dim=dim, mask=mask)
+
+    assert gradcheck(f, (x, *arguments), check_forward_ad=True)
+    assert gradgradcheck(f, (x, *arguments))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
+def test_derivatives_with_the_threshold_detached_are_those_of_fixed_weights(masked: bool) -> None:
+    x = spread_apart((4, 6)).requires_grad_()
+    r = torch.full((4, 1), 0.4, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([True] * 5 + [False]) if masked else None
+    g = spread_apart((4, 6), seed=1)
+    (r_softmax(x, r, mask=mask, detach_threshold=True) * g).sum().backward()
+    kept = x if mask is None else x[:, mask]
+    theta = torch.quantile(kept.detach(), 0.4, -1, keepdim=True)
+    again = x.detach().clone().requires_grad_()
+    mass = (again - theta).relu() * again.exp() * (1 if mask is None else mask)
+    (mass / mass.sum(-1, keepdim=True) * g).sum().backward()
+    assert_close(x.grad, again.grad)
+    assert r.grad is None or (r.grad == 0).all()
+
+
+def test_the_closed_form_of_the_notes() -> None:
+    """dL/dx = (p + u)(g - s), and what the threshold passes on to its order statistics and to the rate."""
+    x = spread_apart((7,)).requires_grad_()
+    r = torch.tensor([0.45], dtype=torch.float64, requires_grad=True)
+    g = spread_apart((7,), seed=5)
+    p = r_softmax(x, r)
+    (p * g).sum().backward()
+    with torch.no_grad():
+        order = x.argsort()
+        j, f = divmod(0.45 * 6, 1)
+        low, high = order[int(j)], order[int(j) + 1]
+        theta = (1 - f) * x[low] + f * x[high]
+        w = (x - theta).relu()
+        u = (w > 0) * x.exp() / (w * x.exp()).sum()
+        s = (g * p).sum()
+        expected = (p + u) * (g - s)
+        to_theta = -(u * (g - s)).sum()
+        expected[low] += (1 - f) * to_theta
+        expected[high] += f * to_theta
+    assert_close(x.grad, expected)
+    assert_close(r.grad, (to_theta * 6 * (x[high] - x[low])).reshape(1))
+
+
+@every_mapping
+@pytest.mark.parametrize("row", [k for k in ADVERSARIAL if "NaN" not in k and "plus" not in k])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gradients_are_finite_on_adversarial_rows(mapping: Mapping, row: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(ADVERSARIAL[row], dtype=dtype, requires_grad=True)
+    arguments = [a.requires_grad_() for a in parameter_of(mapping, x.detach())]
+    p = mapping.function(x, *arguments)
+    if row in ("denormal", "tiny", "tiny spread") and mapping.name in ("r_softmax", "spherical_softmax"):
+        return  # the true gradient there is of the order of 1/spread, beyond the range of floats for the denormal row
+    weights = torch.linspace(-1, 1, len(x), dtype=dtype)
+    (p * weights).sum().backward()
+    for leaf in (x, *arguments):
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all(), leaf.grad
+    assert (x.grad[x.detach() == -math.inf] == 0).all()  # type: ignore[index]
+
+
+@every_mapping
+def test_nan_stays_in_its_row_of_the_gradient(mapping: Mapping) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    x[2, 1] = math.nan
+    x.requires_grad_()
+    (mapping.function(x, *parameter_of(mapping, x.detach())) * torch.arange(6)).sum(-1)[[0, 1, 3]].sum().backward()
+    assert x.grad is not None
+    assert x.grad[[0, 1, 3]].isfinite().all()
+
+
+def test_ties_at_the_maximum_share_the_thresholds_gradient() -> None:
+    x = torch.tensor([0.0, 1.0, 1.0], requires_grad=True)
+    t_softmax(x, 3.0)[0].backward()
+    assert x.grad is not None
+    assert_close(x.grad[1], x.grad[2])
+    assert_close(x.grad.sum(), torch.tensor(0.0), rtol=0, atol=1e-6)  # shift invariance
+
+
+def test_a_rate_can_be_learned() -> None:
+    """Gradient descent on r alone finds the rate that put the mass on the first two of six entries."""
+    x = torch.tensor([2.0, 1.9, 0.5, 0.4, 0.3, 0.2])
+    target = r_softmax(x, 0.65)
+    free = torch.tensor(0.0, requires_grad=True)
+    optimiser = torch.optim.Adam([free], lr=0.05)
+    for _ in range(300):
+        optimiser.zero_grad()
+        loss = (r_softmax(x, free.sigmoid()) - target).square().sum()
+        loss.backward()
+        optimiser.step()
+    assert abs(free.sigmoid().item() - 0.65) < 0.01

@@ -1,0 +1,186 @@
+"""Losses against sums written pair by pair."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import spread_apart
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
+
+from rsoftmax import losses
+
+Row = np.ndarray
+
+
+def pairs(z: Row, y: Row, margin: float) -> float:
+    positive, negative = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
+    return sum((max(0.0, margin - (z[i] - z[j])) for i, j in product(positive, negative)), 0.0)
+
+
+def spread(z: Row, y: Row) -> float:
+    return sum((abs(z[i] - z[j]) for i, j in combinations(np.flatnonzero(y == 1), 2)), 0.0)
+
+
+def eta_of(y: Row) -> Row:
+    return y / max(y.sum(), 1)
+
+
+def r_softmax_loss(z: Row, y: Row) -> float:
+    return float((y * (oracle.r_softmax(z, 0.4) - eta_of(y)) ** 2).sum() + pairs(z, y, eta_of(y).max()))
+
+
+def cross_entropy(z: Row, y: Row) -> float:
+    return float(-(eta_of(y) * np.log(oracle.softmax(z))).sum())
+
+
+def sparsemax_huber_loss(z: Row, y: Row) -> float:
+    if not y.any():
+        return 0.0
+    p, eta = oracle.sparsemax(z), eta_of(y)
+    tau = (z[p > 0].sum() - 1) / (p > 0).sum()
+    return float(-eta @ z + (z[p > 0] ** 2 - tau**2).sum() / 2 + (eta**2).sum() / 2)
+
+
+def sparsemax_hinge_loss(z: Row, y: Row) -> float:
+    return spread(z, y) + pairs(z, y, eta_of(y).max())
+
+
+def sparsehourglass_loss(z: Row, y: Row) -> float:
+    a = (1 + len(z) * 10) / (abs(z.sum()) + len(z) * 10)
+    return spread(z, y) + pairs(z, y, eta_of(y).max() / a)
+
+
+def binary_cross_entropy(z: Row, y: Row) -> float:
+    p = 1 / (1 + np.exp(-z))
+    return float(-(y * np.log(p) + (1 - y) * np.log(1 - p)).sum())
+
+
+def zlpr_loss(z: Row, y: Row) -> float:
+    return float(np.log(1 + np.exp(z[y == 0]).sum()) + np.log(1 + np.exp(-z[y == 1]).sum()))
+
+
+BY_HAND: dict[str, Callable[[Row, Row], float]] = {
+    f.__name__: f
+    for f in (
+        r_softmax_loss, cross_entropy, sparsemax_huber_loss, sparsemax_hinge_loss, sparsehourglass_loss,
+        binary_cross_entropy, zlpr_loss,
+    )
+}  # fmt: skip
+
+every_loss = pytest.mark.parametrize("name", BY_HAND)
+
+
+def loss(name: str, z: Tensor, y: Tensor, **options: Any) -> Tensor:
+    function = getattr(losses, name)
+    result: Tensor = function(z, y, 0.4, **options) if name == "r_softmax_loss" else function(z, y, **options)
+    return result
+
+
+def test_every_loss_is_tested() -> None:
+    assert {*BY_HAND, "label_count_loss"} == set(losses.__all__)
+
+
+@every_loss
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_equals_the_sum_pair_by_pair(name: str, data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 9))
+    score = st.sampled_from([0.0, 1.0, -0.5]) | st.floats(-8, 8)
+    z = np.array(data.draw(st.lists(score, min_size=n, max_size=n)))
+    y = np.array(data.draw(st.lists(st.sampled_from([0, 1]), min_size=n, max_size=n)))
+    found = loss(name, torch.from_numpy(z), torch.from_numpy(y))
+    assert_close(found.item(), BY_HAND[name](z, y), rtol=1e-7, atol=1e-9)
+
+
+@every_loss
+def test_reductions_rows_and_labels_of_any_type(name: str) -> None:
+    z = spread_apart((2, 3, 6))
+    y = torch.rand(2, 3, 6, generator=torch.Generator().manual_seed(0)) < 0.4
+    y[0, 0], y[0, 1] = False, True  # no label, every label
+    rows = loss(name, z, y, reduction="none")
+    assert rows.shape == (2, 3)
+    assert rows.isfinite().all()
+    assert_close(loss(name, z, y), rows.mean())
+    assert_close(loss(name, z, y, reduction="sum"), rows.sum())
+    for dtype in (torch.int64, torch.float32, torch.float64, torch.uint8):
+        assert_close(loss(name, z, y.to(dtype), reduction="none"), rows)
+    half = loss(name, z.half(), y)
+    assert half.dtype == torch.float32
+    assert_close(half.double(), loss(name, z.half().double(), y), rtol=1e-5, atol=1e-6)
+
+
+@every_loss
+def test_derivatives(name: str) -> None:
+    z = spread_apart((5, 6)).requires_grad_()
+    y = (torch.rand(5, 6, generator=torch.Generator().manual_seed(1)) < 0.4).double()
+    y[0], y[1] = 0, 1
+    assert gradcheck(lambda z: loss(name, z, y, reduction="none"), (z,))
+    assert gradgradcheck(lambda z: loss(name, z, y, reduction="none"), (z,))
+
+
+def test_the_rate_receives_a_gradient() -> None:
+    z = spread_apart((3, 6))
+    r = torch.full((3, 1), 0.45, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[1, 1, 1, 0, 0, 0]] * 3)
+    assert gradcheck(lambda r: losses.r_softmax_loss(z, y, r, reduction="none"), (r,))
+
+
+def test_huber_gradient_is_p_minus_eta() -> None:
+    z = spread_apart((4, 6)).requires_grad_()
+    y = torch.tensor([[1.0, 0, 1, 0, 0, 0]] * 4).double()
+    losses.sparsemax_huber_loss(z, y, reduction="sum").backward()
+    assert_close(z.grad, torch.from_numpy(np.stack([oracle.sparsemax(row) for row in z.detach().numpy()])) - y / 2)
+
+
+def test_label_count_loss_is_cross_entropy_of_the_count() -> None:
+    c = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(0, 2, (4, 3, 5), generator=torch.Generator().manual_seed(1))
+    expected = torch.nn.functional.cross_entropy(c.flatten(0, 1), y.sum(-1).flatten(), reduction="none")
+    assert_close(losses.label_count_loss(c, y, reduction="none"), expected.reshape(4, 3))
+    assert_close(losses.label_count_loss(c, y), expected.mean())
+
+
+@every_loss
+def test_bad_input(name: str) -> None:
+    z, y = torch.zeros(2, 3), torch.tensor([[1, 0, 2], [0, 0, 1]])
+    with pytest.raises(ValueError, match=rf"{name}: y must hold 0 or 1, got 2 in shape \(2, 3\)"):
+        loss(name, z, y)
+    with pytest.raises(ValueError, match=r"must both be \[..., K\], got shapes \(2, 3\) and \(2,\)"):
+        loss(name, z, y[:, 0])
+    with pytest.raises(TypeError, match="got torch.int64"):
+        loss(name, z.long(), y.clamp(max=1))
+    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'max'"):
+        loss(name, z, y.clamp(max=1), reduction="max")
+
+
+def test_label_count_loss_with_a_wrong_number_of_logits() -> None:
+    with pytest.raises(ValueError, match=r"c of shape \(2, 3\) must be \[..., K \+ 1\] for y \[..., K\] of shape \(2, 3\)"):
+        losses.label_count_loss(torch.zeros(2, 3), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("name", ["r_softmax_loss", "sparsemax_hinge_loss", "sparsehourglass_loss"])
+def test_a_hundred_thousand_labels_fit_in_a_gigabyte(name: str) -> None:
+    """Peak memory of a process of its own, above what importing torch takes; K x K in float32 would be 40 GB a row."""
+    program = f"""
+import resource, torch
+from rsoftmax import losses
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+z = torch.randn(16, 100_000, requires_grad=True)
+y = torch.rand(16, 100_000) < 0.01
+losses.{name}(z, y{", 0.99" if name == "r_softmax_loss" else ""}).backward()
+assert z.grad.isfinite().all() and z.grad.abs().sum() > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, kilobytes elsewhere
+    assert int(done.stdout) * unit < 2**30

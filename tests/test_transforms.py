@@ -1,0 +1,157 @@
+"""What the rest of torch does to a function: torch.func, compile, export, ONNX, autocast."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+import torch._dynamo.testing
+from cases import parameter_of, spread_apart
+from torch import Tensor, nn
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
+from torch.testing import assert_close
+
+from rsoftmax import MAPPINGS, MODULES, Mapping, RSoftmax, r_softmax
+
+every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_compiled() -> None:
+    torch._dynamo.reset()
+
+
+class AsModule(nn.Module):
+    """A mapping with its parameter and mask as inputs, in the form that exporters take."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        super().__init__()
+        self.function: Callable[..., Tensor] = mapping.function
+
+    def forward(self, x: Tensor, mask: Tensor, *arguments: Tensor) -> Tensor:
+        return self.function(x, *arguments, mask=mask)
+
+
+def inputs(mapping: Mapping, rows: int = 4, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    x = spread_apart((rows, 6)).to(dtype)
+    return x, *parameter_of(mapping, x)
+
+
+@every_mapping
+def test_vmap_is_a_loop(mapping: Mapping) -> None:
+    args = inputs(mapping)
+    looped = torch.stack([mapping.function(*row) for row in zip(*args, strict=True)])
+    assert_close(vmap(mapping.function)(*args), looped)
+    assert_close(vmap(lambda x: mapping.function(x, *(a[0] for a in args[1:])))(args[0])[0], looped[0])
+
+
+@every_mapping
+def test_jacobians_agree(mapping: Mapping) -> None:
+    x, *arguments = (a[0] for a in inputs(mapping))
+    for i in range(1 + len(arguments)):
+        reverse = jacrev(mapping.function, argnums=i)(x, *arguments)
+        assert_close(jacfwd(mapping.function, argnums=i)(x, *arguments), reverse)
+    _, tangent = jvp(lambda x: mapping.function(x, *arguments), (x,), (torch.ones_like(x),))
+    assert_close(tangent, jacrev(mapping.function)(x, *arguments) @ torch.ones_like(x))
+
+
+@every_mapping
+def test_per_sample_gradients(mapping: Mapping) -> None:
+    args = inputs(mapping)
+
+    def loss(*row: Tensor) -> Tensor:
+        return mapping.function(*row).square().sum()
+
+    per_sample = vmap(grad(loss))(*args)
+    x = args[0].clone().requires_grad_()
+    loss(x, *args[1:]).backward()
+    assert_close(per_sample, x.grad)
+    hessian = vmap(jacfwd(jacrev(loss)))(*args)
+    assert hessian.shape == (4, 6, 6)
+    assert_close(hessian, hessian.mT)
+
+
+@every_mapping
+def test_compiles_into_one_graph_for_all_parameters(mapping: Mapping) -> None:
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(mapping.function, fullgraph=True, backend=counter)
+    x, *arguments = inputs(mapping)
+    x.requires_grad_()
+    for seed in range(5):
+        arguments = parameter_of(mapping, x.detach(), seed=seed)
+        expected = mapping.function(x, *arguments)
+        found = compiled(x, *arguments)
+        assert_close(found, expected)
+        weights = torch.arange(6.0)
+        assert_close(*(torch.autograd.grad((p * weights).sum(), x) for p in (found, expected)))
+    assert counter.frame_count == 1
+
+
+def test_inductor_gives_the_same_numbers() -> None:
+    compiled = torch.compile(r_softmax, fullgraph=True)
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    for r in (torch.tensor(0.25), torch.tensor(0.5)):
+        assert_close(compiled(x, r), r_softmax(x, r))
+
+
+@every_mapping
+def test_exports(mapping: Mapping) -> None:
+    x, *arguments = inputs(mapping)
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.8
+    module = AsModule(mapping)
+    free = {0: torch.export.Dim("batch")}
+    shapes = (free, free, *([(free,)] if arguments else []))
+    program = torch.export.export(module, (x, mask, *arguments), dynamic_shapes=shapes)
+    bigger = inputs(mapping, rows=9)
+    more = torch.rand(9, 6, generator=torch.Generator().manual_seed(2)) < 0.8
+    assert_close(program.module()(bigger[0], more, *bigger[1:]), module(bigger[0], more, *bigger[1:]))
+
+
+@every_mapping
+@pytest.mark.filterwarnings("ignore")
+def test_runs_in_onnxruntime(mapping: Mapping) -> None:
+    x, *arguments = inputs(mapping, dtype=torch.float32)
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.8
+    mask[1] = False
+    module = AsModule(mapping).eval()
+    buffer = io.BytesIO()
+    program = torch.onnx.export(module, (x, mask, *arguments), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(buffer)
+    session = onnxruntime.InferenceSession(buffer.getvalue())
+    given: dict[str, Any] = {
+        node.name: value.numpy() for node, value in zip(session.get_inputs(), (x, mask, *arguments), strict=True)
+    }
+    (found,) = session.run(None, given)
+    assert_close(torch.from_numpy(found), module(x, mask, *arguments))
+
+
+@every_mapping
+def test_autocast_keeps_the_dtype_of_the_scores(mapping: Mapping) -> None:
+    x, *arguments = inputs(mapping, dtype=torch.float32)
+    expected = mapping.function(x, *arguments)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(mapping.function(x, *arguments), expected)
+        assert mapping.function(x.bfloat16() @ torch.eye(6), *arguments).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_modules_compile_into_one_graph(module: Any) -> None:
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    x = spread_apart((4, 6))
+    arguments = parameter_of(module.mapping, x)
+    made = module(*arguments)
+    assert_close(torch.compile(made, fullgraph=True, backend=counter)(x), made(x))
+    assert counter.frame_count == 1
+
+
+def test_a_learnable_rate_trains_under_compile() -> None:
+    layer = RSoftmax(r=0.5, learnable=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    compiled(x).square().sum().backward()
+    assert layer.free is not None
+    assert layer.free.grad is not None
+    assert layer.free.grad.abs() > 0
