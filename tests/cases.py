@@ -51,7 +51,9 @@ def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> l
 def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:
     """Anything in the domain: the edges, the table's example, and what lies between."""
     assert mapping.parameter
-    edges = {"r": [0.0, 1.0, 0.25, 0.5], "t": [float("inf"), 1e-30, 1e30], "q": [0.0, 1e4]}.get(mapping.parameter.name, [])
+    edges = {"r": [0.0, 1.0, 0.25, 0.5], "t": [float("inf"), 1e-30, 1e30], "q": [0.0, 1e4]}.get(
+        mapping.parameter.name, []
+    )
     low, high = {"r": (0.0, 1.0), "t": (1e-3, 50.0), "q": (0.01, 50.0)}.get(mapping.parameter.name, (-20.0, 0.9))
     return st.sampled_from([*edges, mapping.parameter.example]) | st.floats(low, high)
 
@@ -72,5 +74,7 @@ def spread_apart(shape: tuple[int, ...], seed: int = 0) -> Tensor:
     """Float64 scores without order: distinct by far more than a step of gradcheck, and at no mapping's kink."""
     generator = torch.Generator().manual_seed(seed)
     count = int(np.prod(shape))
-    places = torch.randperm(count, generator=generator) + 0.5 * torch.rand(count, generator=generator, dtype=torch.float64)
+    places = torch.randperm(count, generator=generator) + 0.5 * torch.rand(
+        count, generator=generator, dtype=torch.float64
+    )
     return (places / count * 4 - 1.7).reshape(shape)

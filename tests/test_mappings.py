@@ -33,7 +33,8 @@ def test_the_suite_has_an_oracle_for(mapping: Mapping) -> None:
 @settings(max_examples=150, deadline=None)
 def test_equals_the_oracle(mapping: Mapping, data: st.DataObject) -> None:
     x = data.draw(rows())
-    value = None
+    value: float | np.ndarray | None = None
+    arguments: list[float | Tensor] = []
     if mapping.parameter and mapping.parameter.per_row:
         value = data.draw(value_strategy(mapping))
         arguments = [value]
@@ -41,8 +42,6 @@ def test_equals_the_oracle(mapping: Mapping, data: st.DataObject) -> None:
         weights = data.draw(st.lists(st.sampled_from([0.0, 1.0, 1e-3, 1e3]), min_size=len(x), max_size=len(x)))
         value = np.array(weights)
         arguments = [torch.from_numpy(value)]
-    else:
-        arguments = []
     p = mapping.function(torch.from_numpy(x), *arguments)
     assert_close(p, torch.from_numpy(oracle.apply(mapping.name, x, value)), rtol=1e-9, atol=1e-9)
 

@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from rsoftmax.mappings import MAPPINGS
 
 app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
-console = Console()
 
 COLUMNS = ("mapping", "p", "parameter", "who decides the zeros", "source")
 
@@ -27,7 +26,7 @@ def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown 
     table = Table(*(Column(title, no_wrap=title == "mapping") for title in COLUMNS))
     for row in _rows():
         table.add_row(*map(escape, row))
-    console.print(table)
+    Console().print(table)
 
 
 class _NumbersAfterLogits(TyperCommand):
@@ -36,7 +35,7 @@ class _NumbersAfterLogits(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         joined: list[str] = []
         for word in args:
-            if joined and joined[-1].startswith("--logits") and _is_number(word):
+            if joined and joined[-1].startswith("--logits") and _numbers(word):
                 joined[-1] += ("," if "=" in joined[-1] else "=") + word
             else:
                 joined.append(word)
@@ -57,10 +56,11 @@ def plot(
     """Draw all mappings of one row of scores side by side, and print their probabilities."""
     from rsoftmax.experiments import figure1
 
-    words = logits.replace(",", " ").split()
-    if not words or not all(_is_number(word) for word in words):
-        raise typer.BadParameter(f"{logits!r} is not a list of numbers; write --logits 2 1.5 .3 -1", param_hint="--logits")
-    scores = [float(word) for word in words]
+    scores = _numbers(logits)
+    if not scores:
+        raise typer.BadParameter(
+            f"{logits!r} is not a list of numbers; write --logits 2 1.5 .3 -1", param_hint="--logits"
+        )
     _check_picture(out)
     given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
     try:
@@ -71,8 +71,8 @@ def plot(
     table = Table("mapping", *(f"{score:g}" for score in scores), "zeros")
     for title, p in rows.items():
         table.add_row(title, *(f"{share:.4f}" if share else "0" for share in p.tolist()), str(int((p == 0).sum())))
-    console.print(table)
-    console.print(f"wrote {out}")
+    Console().print(table)
+    typer.echo(f"wrote {out}")
 
 
 def _rows() -> list[list[str]]:
@@ -88,12 +88,12 @@ def _rows() -> list[list[str]]:
     ]
 
 
-def _is_number(word: str) -> bool:
+def _numbers(words: str) -> list[float]:
+    """The numbers in ``words``, apart by commas or blanks; none if anything else is among them."""
     try:
-        float(word)
+        return [float(word) for word in words.replace(",", " ").split()]
     except ValueError:
-        return False
-    return True
+        return []
 
 
 def _check_picture(path: Path) -> None:

@@ -223,7 +223,7 @@ def zlpr_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
     Reference: Su et al., ZLPR: a novel loss for multi-label classification (2022).
     """
     z, y, _ = _prepare("zlpr_loss", z, y)
-    zero, never = z.new_zeros(z.shape[:-1] + (1,)), -torch.inf
+    zero, never = z.new_zeros((*z.shape[:-1], 1)), -torch.inf
     negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
     positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
     return _reduce(negative + positive, reduction)

@@ -214,8 +214,8 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     """
 
     def rows(x: Tensor, lam: float | Tensor) -> Tensor:
-        # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf; where e^m would overflow, every
-        # entry below the maximum is far outside the support already, so cutting it off changes nothing.
+        # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf. Where e^m would overflow,
+        # every entry below the maximum is far outside the support already, so cutting it off changes nothing.
         m = reference.row_max(x)
         height = (m.clamp(max=reference.exp_limit(x)).exp() / (1 - lam)).clamp(max=torch.finfo(x.dtype).max)
         return reference.sparsemax(reference.on_kept(x - m, lambda d: torch.expm1(d) * height))
@@ -340,13 +340,24 @@ MAPPINGS: dict[str, Mapping] = {
         Mapping(softmax, "e^x / sum", None, "none", True, True, "Bridle 1990"),
         Mapping(weighted_softmax, "w e^x / sum", W, "w", True, False, "Bałazy et al. 2023"),
         Mapping(t_softmax, "[x - max(x) + t]+ e^x / sum", T, "t and the data", True, True, "Bałazy et al. 2023, eq. 1"),
-        Mapping(r_softmax, "[x - quantile(x, r)]+ e^x / sum", R, "r: exactly k of n at r = k/n", True, True, "Bałazy et al. 2023, eq. 3"),
+        Mapping(
+            r_softmax,
+            "[x - quantile(x, r)]+ e^x / sum",
+            R,
+            "r: exactly k of n at r = k/n",
+            True,
+            True,
+            "Bałazy et al. 2023, eq. 3",
+        ),
         Mapping(sparsemax, "[x - tau]+", None, "the data", True, True, "Martins & Astudillo 2016"),
         Mapping(sparsegen_lin, "sparsemax(x / (1 - lam))", LAM, "lam and the data", True, True, "Laha et al. 2018"),
-        Mapping(sparsegen_exp, "sparsemax(e^x / (1 - lam))", LAM_EXP, "lam and the data", False, True, "Laha et al. 2018"),
-        Mapping(sparsehourglass, "sparsemax(x (1 + nq) / (abs(sum x) + nq))", Q, "the data", False, True, "Laha et al. 2018"),
+        Mapping(
+            sparsegen_exp, "sparsemax(e^x / (1 - lam))", LAM_EXP, "lam and the data", False, True, "Laha et al. 2018"
+        ),
+        Mapping(
+            sparsehourglass, "sparsemax(x (1 + nq) / (abs(sum x) + nq))", Q, "the data", False, True, "Laha et al. 2018"
+        ),
         Mapping(spherical_softmax, "x^2 / sum", None, "none", False, False, "de Brébisson & Vincent 2015"),
         Mapping(entmax15, "([x/2 - tau]+)^2", None, "the data", True, True, "Peters et al. 2019"),
     )
 }
-

@@ -61,6 +61,7 @@ class MappingModule(nn.Module):
         return self.mapping.parameter.domain.bend(self.free)
 
     def forward(self, x: Tensor, value: float | Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
+        """Map ``x``, with the parameter given here or else the module's own."""
         me = type(self).__name__
         if self.mapping.parameter is None:
             if value is not None:
@@ -69,10 +70,13 @@ class MappingModule(nn.Module):
         value = self.value if value is None else value
         if value is None:
             letter = self.mapping.parameter.name
-            raise ValueError(f"{me} has no {letter}: give it to the module, {me}({letter}=...), or here, {me}()(x, ...)")
+            raise ValueError(
+                f"{me} has no {letter}: give it to the module, {me}({letter}=...), or here, {me}()(x, ...)"
+            )
         return self.mapping.function(x, value, dim=self.dim, mask=mask, **self.options)
 
     def extra_repr(self) -> str:
+        """What ``repr`` shows: the parameter, dim and options."""
         shown = {"dim": self.dim, **self.options}
         if self.mapping.parameter is not None:
             shown = {self.mapping.parameter.name: _shown(self.value), "learnable": self.free is not None} | shown
@@ -113,7 +117,9 @@ def _signature(mapping: Mapping) -> inspect.Signature:
     shown = [inspect.Parameter("dim", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=-1)]
     if mapping.parameter is not None:
         default = function[mapping.parameter.name].default
-        given = function[mapping.parameter.name].replace(default=None if default is inspect.Parameter.empty else default)
+        given = function[mapping.parameter.name].replace(
+            default=None if default is inspect.Parameter.empty else default
+        )
         learnable = inspect.Parameter("learnable", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
         shown = [given, *shown, learnable]
     options = [p for name, p in function.items() if p.kind is p.KEYWORD_ONLY and name not in ("dim", "mask")]

@@ -56,11 +56,13 @@ def over_rows(
 
 
 def check_input(name: str, x: Tensor, dim: int) -> None:
+    """Raise unless ``x`` is a tensor of floats that has ``dim``."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; use torch.tensor(x)")
     if x.dtype not in FLOATS:
         raise TypeError(
-            f"{name}: x must be float64, float32, float16 or bfloat16, got {x.dtype} of shape {shape_of(x)}; use x.float()"
+            f"{name}: x must be float64, float32, float16 or bfloat16,"
+            f" got {x.dtype} of shape {shape_of(x)}; use x.float()"
         )
     last = max(x.dim(), 1) - 1
     if not -last - 1 <= dim <= last:
@@ -135,4 +137,5 @@ def _broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size) -> Tenso
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
+    """The shape as an error message shows it."""
     return tuple(x.shape)

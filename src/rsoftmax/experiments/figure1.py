@@ -30,7 +30,13 @@ def draw(rows: dict[str, Tensor], logits: list[float], path: Path) -> None:
     """Draw the rows side by side and save them in the format that the path's ending names."""
     lines = -(-len(rows) // PER_LINE)
     figure, axes = plt.subplots(
-        lines, PER_LINE, figsize=(2.6 * PER_LINE, 2.3 * lines), sharex=True, sharey=True, squeeze=False, layout="constrained"
+        lines,
+        PER_LINE,
+        figsize=(2.6 * PER_LINE, 2.3 * lines),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     places = range(len(logits))
     for axis, (title, p) in zip(axes.flat, rows.items(), strict=False):

@@ -21,10 +21,12 @@ Value = float | Tensor
 
 
 def softmax(x: Tensor) -> Tensor:
+    """e^x / sum."""
     return _share(torch.exp(x - row_max(x).detach()))
 
 
 def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
+    """w e^x / sum."""
     # Only ratios of weights matter: scaling by the largest keeps the sum finite. The shift is the largest *weighted*
     # entry, so a huge entry of weight zero cannot push the others into underflow; the clamp keeps its own exponential,
     # which is the derivative in that weight, finite.
@@ -35,6 +37,7 @@ def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
 
 
 def t_softmax(x: Tensor, t: Value) -> Tensor:
+    """[x - max + t]+ e^x / sum."""
     # w_t / t instead of w_t, as in the paper's proof of Theorem 1: the largest weight is 1 and t = inf is softmax.
     d = x - row_max(x)
     support = ~(d <= -t)
@@ -43,6 +46,7 @@ def t_softmax(x: Tensor, t: Value) -> Tensor:
 
 
 def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
+    """[x - quantile(x, r)]+ e^x / sum."""
     lo, hi, f = _quantile_neighbours(x, r)
     if detach_threshold:
         lo, hi, f = lo.detach(), hi.detach(), f.detach()
@@ -62,6 +66,7 @@ def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
 
 
 def sparsemax(x: Tensor) -> Tensor:
+    """[x - tau]+, tau such that the row sums to one."""
     d = x - row_max(x).detach()
     k, s = _ranks_and_sorted(d)
     total = s.cumsum(-1)
@@ -72,6 +77,7 @@ def sparsemax(x: Tensor) -> Tensor:
 
 
 def entmax15(x: Tensor) -> Tensor:
+    """([x/2 - tau]+)^2, tau such that the row sums to one."""
     d = (x - row_max(x).detach()) / 2
     k, s = _ranks_and_sorted(d)
     mean, mean_square = s.cumsum(-1) / k, (s * s).cumsum(-1) / k
@@ -87,6 +93,7 @@ def entmax15(x: Tensor) -> Tensor:
 
 
 def spherical_softmax(x: Tensor) -> Tensor:
+    """x^2 / sum."""
     kept = x != -math.inf
     z = torch.where(kept, x, 0)
     scale = z.abs().amax(-1, keepdim=True).detach()

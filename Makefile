@@ -1,0 +1,39 @@
+# make demo, make test: everything on a fresh machine with Python 3.11 or newer, git, make and a compiler.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+DECLARED := pyproject.toml constraints.txt
+
+.PHONY: demo test readme clean
+
+demo: .venv/installed-demo
+	@mkdir -p demo
+	@$(BIN)/rsoftmax plot --logits 2 1.5 .3 -1 --r 0.5 --out demo/mappings.png
+
+test: .venv/installed-dev
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@$(BIN)/pytest --numprocesses auto
+
+# Writes the generated parts of the README anew.
+readme: .venv/installed-dev
+	@$(BIN)/python tools/readme.py
+
+clean:
+	rm -rf .venv build demo
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say make PYTHON=...")'
+	@$(PYTHON) -m venv .venv
+
+.venv/installed-demo: .venv/bin/python $(DECLARED)
+	@echo "installing into .venv (a minute or two the first time)"
+	@$(INSTALL) --editable '.[experiments]'
+	@touch $@
+
+.venv/installed-dev: .venv/bin/python $(DECLARED)
+	@echo "installing into .venv (a minute or two the first time)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@ .venv/installed-demo

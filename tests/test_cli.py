@@ -1,0 +1,75 @@
+"""The command line, run as a user runs it."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rsoftmax import MAPPINGS
+from rsoftmax.cli import app
+
+
+def rsoftmax(*words: str) -> str:
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refusal(*words: str) -> str:
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 2, result.output
+    return " ".join(result.output.split())
+
+
+def test_list_shows_every_mapping() -> None:
+    shown = rsoftmax("list")
+    for name, mapping in MAPPINGS.items():
+        assert name in shown
+        assert mapping.formula in shown
+
+
+def test_plot_writes_what_the_ending_says(tmp_path: Path) -> None:
+    png, svg = tmp_path / "a.png", tmp_path / "b.svg"
+    shown = rsoftmax("plot", "--logits", "2", "1.5", ".3", "-1", "--r", "0.5", "--out", str(png))
+    assert "r_softmax, r = 0.5" in shown
+    assert "0.7514" in shown
+    with Image.open(png) as picture:
+        assert picture.format == "PNG"
+        assert picture.size[0] > 1000
+    rsoftmax("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize("logits", [["-1", "-2e-3", ".5"], ["-1,-2e-3,.5"], ["-1", "-2e-3,.5"]], ids=str)
+def test_logits_may_be_written_as_people_write_them(logits: list[str], tmp_path: Path) -> None:
+    assert "-0.002" in rsoftmax("plot", "--logits", *logits, "--out", str(tmp_path / "a.png"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--logits", "2", "x"], "Got unexpected extra argument(s) (x)"),
+        (["--logits", "2,x"], "'2,x' is not a list of numbers"),
+        (["--r", "1.5"], "r must be in [0, 1], got 1.5"),
+        (["--t", "0"], "t must be > 0, got 0.0"),
+        (["--out", "a.jpeg"], "'a.jpeg' must end in .png, .svg or .pdf"),
+        (["--out", "nowhere/a.png"], "the folder 'nowhere' does not exist"),
+    ],
+)
+def test_bad_words_are_refused_and_nothing_is_written(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refusal("plot", *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['typer'] = None; from rsoftmax.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "rsoftmax: the command line needs typer; run: pip install 'rsoftmax[experiments]'\n"
