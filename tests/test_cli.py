@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli import app
+from rsoftmax.experiments import bench
 
 
 def rsoftmax(*words: str) -> str:
@@ -54,6 +55,8 @@ def test_logits_may_be_written_as_people_write_them(logits: list[str], tmp_path:
     [
         (["--logits", "2", "x"], "Got unexpected extra argument(s) (x)"),
         (["--logits", "2,x"], "'2,x' is not a list of numbers"),
+        (["--logits", "nan", "1"], "'nan,1' is not a list of numbers"),
+        (["--logits", *map(str, range(41))], "room for 40 scores, got 41"),
         (["--r", "1.5"], "r must be in [0, 1], got 1.5"),
         (["--t", "0"], "t must be > 0, got 0.0"),
         (["--out", "a.jpeg"], "'a.jpeg' must end in .png, .svg or .pdf"),
@@ -66,6 +69,23 @@ def test_bad_words_are_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     assert message in refusal("plot", *words)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    assert "Is a directory" in refusal("plot", "--out", str(tmp_path / "folder.png"))
+
+
+def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:
+    shown = rsoftmax("bench", "--quick", "--threads", "1", "--out", str(tmp_path))
+    assert "r_softmax forward, n 16 to 511" in shown
+    timings = bench.read(tmp_path / "bench.jsonl")
+    assert {t.method for t in timings} >= {*MAPPINGS, "torch.softmax", "quantile formula"}
+    assert all(t.ratio_low <= t.ratio <= t.ratio_high for t in timings)
+    assert all(t.extra_bytes >= t.output_bytes for t in timings)
+    with Image.open(tmp_path / "bench.png") as picture:
+        assert picture.size[0] > 1000
+    assert "'two' is not a list of thread counts" in refusal("bench", "--threads", "two")
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:

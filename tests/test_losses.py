@@ -128,6 +128,49 @@ def test_derivatives(name: str) -> None:
     assert gradgradcheck(lambda z: loss(name, z, y, reduction="none"), (z,))
 
 
+@every_loss
+@pytest.mark.parametrize("far", [-3e4, -1e9, -1e30, -np.inf])
+def test_a_negative_label_far_below_is_as_good_as_removed(name: str, far: float) -> None:
+    if name == "sparsehourglass_loss":
+        return  # its margin depends on the sum of all logits
+    z = torch.randn(4, 20)
+    y = (torch.arange(20) < 5).expand(4, 20)
+    moved = torch.cat([z, torch.full((4, 1), far)], -1).requires_grad_()
+    found = loss(name, moved, torch.cat([y, torch.zeros(4, 1, dtype=torch.bool)], -1))
+    if name != "r_softmax_loss":  # the rate counts labels
+        assert_close(found, loss(name, z, y))
+    found.backward()
+    assert moved.grad is not None
+    assert moved.grad.isfinite().all()
+    assert (moved.grad[:, -1] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["sparsemax_hinge_loss", "sparsehourglass_loss", "r_softmax_loss"])
+def test_the_order_of_tied_labels_does_not_matter(name: str) -> None:
+    z = torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.0, 0.0, 1.0, 0.5]])
+    y = torch.tensor([[1, 1, 0, 1, 0, 1, 0, 0]])
+    turn = torch.tensor([3, 7, 5, 0, 6, 2, 4, 1])
+    here, there = z.clone().requires_grad_(), z[:, turn].requires_grad_()
+    loss(name, here, y).backward()
+    loss(name, there, y[:, turn]).backward()
+    assert here.grad is not None
+    assert_close(here.grad[:, turn], there.grad)
+
+
+def test_a_head_that_starts_at_zero_is_pulled_evenly() -> None:
+    z = torch.zeros(1, 8, requires_grad=True)
+    losses.sparsemax_hinge_loss(z, torch.ones(1, 8)).backward()
+    assert z.grad is not None
+    assert (z.grad == 0).all()
+
+
+def test_nan_is_not_hidden() -> None:
+    z = torch.tensor([[np.nan, 1.0]])
+    for name in BY_HAND:
+        assert loss(name, z, torch.tensor([[0, 1]])).isnan(), name
+    assert losses.sparsemax_huber_loss(z, torch.tensor([[0, 0]])).isnan()
+
+
 def test_the_rate_receives_a_gradient() -> None:
     z = spread_apart((3, 6))
     r = torch.full((3, 1), 0.45, dtype=torch.float64, requires_grad=True)
@@ -159,8 +202,20 @@ def test_bad_input(name: str) -> None:
         loss(name, z, y[:, 0])
     with pytest.raises(TypeError, match=r"got torch\.int64"):
         loss(name, z.long(), y.clamp(max=1))
+    with pytest.raises(TypeError, match=r"y must be a torch\.Tensor, got list; use torch\.tensor"):
+        loss(name, z, [[1, 0, 1]] * 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"with at least one label, got shape \(2, 0\)"):
+        loss(name, z[:, :0], y[:, :0])
     with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'max'"):
         loss(name, z, y.clamp(max=1), reduction="max")
+
+
+def test_a_wrong_q() -> None:
+    z, y = torch.zeros(3, 3), torch.ones(3, 3)
+    with pytest.raises(ValueError, match=r"sparsehourglass_loss: q must be >= 0 and finite, got -1\.0"):
+        losses.sparsehourglass_loss(z, y, -1.0)
+    with pytest.raises(ValueError, match=r"q of shape \(3,\) does not broadcast to \(3, 1\); use q.unsqueeze\(-1\)"):
+        losses.sparsehourglass_loss(z, y, torch.ones(3))
 
 
 def test_label_count_loss_with_a_wrong_number_of_logits() -> None:

@@ -35,10 +35,9 @@ def test_a_module_is_its_function(mapping: Mapping) -> None:
 
 
 def test_the_names() -> None:
-    assert [module.__name__ for module in MODULES.values()] == [
-        "Softmax", "WeightedSoftmax", "TSoftmax", "RSoftmax", "Sparsemax", "SparsegenLin", "SparsegenExp",
-        "Sparsehourglass", "SphericalSoftmax", "Entmax15",
-    ]  # fmt: skip
+    for mapping in MAPPINGS.values():
+        name = "".join(word.capitalize() for word in mapping.name.split("_"))
+        assert MODULES[name].mapping is mapping, f"write {name} in rsoftmax/modules.py"
     for name, module in MODULES.items():
         assert getattr(rsoftmax, name) is module, f"add {name} to rsoftmax/__init__.py"
     for name, mapping in MAPPINGS.items():
@@ -46,27 +45,29 @@ def test_the_names() -> None:
 
 
 def test_signature_and_repr_show_the_parameter() -> None:
-    assert str(inspect.signature(RSoftmax)).startswith(
-        "(r: float | torch.Tensor = None, dim=-1, learnable=False, *, detach"
-    )
+    assert list(inspect.signature(RSoftmax).parameters) == ["r", "dim", "learnable", "detach_threshold"]
     assert repr(RSoftmax(r=0.5)) == "RSoftmax(r=0.5, learnable=False, dim=-1, detach_threshold=False)"
     assert repr(Sparsemax(dim=1)) == "Sparsemax(dim=1)"
     assert repr(Sparsehourglass()) == "Sparsehourglass(q=10, learnable=False, dim=-1)"
-    assert "r=tensor of shape (4, 1)" in repr(RSoftmax(r=torch.rand(4, 1)))
+    assert "r=tensor(4, 1)" in repr(RSoftmax(r=torch.rand(4, 1)))
     assert "t=None" in repr(TSoftmax())
 
 
 def test_wrong_calls() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
-        RSoftmax(q=1)
+        RSoftmax(q=1)  # type: ignore[call-arg]
     with pytest.raises(
-        ValueError, match=re.escape("RSoftmax has no r: give it to the module, RSoftmax(r=...), or here")
+        ValueError, match=re.escape("RSoftmax has no r: give it to the module, RSoftmax(r=...), or to the call")
     ):
         RSoftmax()(torch.randn(3))
-    with pytest.raises(TypeError, match=r"Sparsemax takes no parameter, got 0\.5"):
+    with pytest.raises(TypeError, match="positional argument"):
         Sparsemax()(torch.randn(3), 0.5)
-    with pytest.raises(ValueError, match="r must be in"):
-        RSoftmax(r=2.0)(torch.randn(3))
+    with pytest.raises(ValueError, match=r"RSoftmax: r must be in \[0, 1\], got 2.0"):
+        RSoftmax(r=2.0)
+    with pytest.raises(TypeError, match="RSoftmax: r must be a number or a tensor, got 'a'"):
+        RSoftmax(r="a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="makes its own parameter; pass the tensor and learnable=True"):
+        RSoftmax(r=torch.nn.Parameter(torch.tensor(0.5)))
 
 
 @every_parametric
@@ -82,7 +83,11 @@ def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mappi
             with torch.no_grad():
                 layer.to(dtype).free.fill_(extreme)
             assert mapping.parameter.domain.contains(layer.value).all(), (dtype, extreme, layer.value)
-            assert layer(x).isfinite().all()
+            p = layer(x)
+            assert p.isfinite().all()
+            layer.zero_grad()
+            (p * torch.arange(5)).sum().backward()
+            assert layer.free.grad.isfinite().all(), (dtype, extreme)
 
 
 @every_parametric
@@ -110,19 +115,54 @@ def test_a_fixed_tensor_is_a_buffer() -> None:
     assert not list(layer.parameters())
     other = RSoftmax(r=torch.zeros(2, 1))
     other.load_state_dict(layer.state_dict())
-    assert isinstance(other.value, torch.Tensor)
-    assert torch.equal(other.value, torch.tensor([[0.2], [0.6]]))
-    assert isinstance(layer.value, torch.Tensor)
-    layer.value.fill_(0.0)  # what a schedule does
+    assert isinstance(other.r, torch.Tensor)
+    assert torch.equal(other.r, torch.tensor([[0.2], [0.6]]))
+    layer.r = 0.0  # what a schedule does
+    assert set(layer.state_dict()) == {"fixed"}
     x = torch.randn(2, 7)
     assert_close(layer(x), torch.softmax(x, -1))
 
 
 def test_an_edge_is_no_place_to_learn_from() -> None:
-    with pytest.raises(ValueError, match=r"a learnable r must start inside its domain \(r in \[0, 1\]\), got 0.0"):
+    with pytest.raises(ValueError, match=r"a learnable r has no gradient at the edge of its domain, got 0\.0"):
         RSoftmax(r=0.0, learnable=True)
     with pytest.raises(ValueError, match=r"got 1\.7"):
         RSoftmax(r=1.7, learnable=True)
+
+
+def test_the_parameter_can_be_set_under_its_letter() -> None:
+    x = torch.randn(2, 7)
+    for layer in (RSoftmax(), RSoftmax(0.2), RSoftmax(torch.tensor(0.2)), RSoftmax(0.2, learnable=True)):
+        layer.r = 0.6
+        assert_close(layer(x), rsoftmax.r_softmax(x, 0.6))
+        with pytest.raises(ValueError, match=r"RSoftmax: r must be in \[0, 1\], got 1\.5"):
+            layer.r = 1.5
+    assert torch.equal(RSoftmax()(x, r=0.6), rsoftmax.r_softmax(x, 0.6))
+
+
+def test_a_module_keeps_its_own_copy() -> None:
+    rates = torch.full((2, 1), 0.5, requires_grad=True)
+    layer = RSoftmax(rates * 1)
+    copy.deepcopy(layer)
+    with torch.no_grad():
+        rates.zero_()
+    assert (layer.state_dict()["fixed"] == 0.5).all()
+
+
+def test_half_precision_modules_keep_their_rate() -> None:
+    x = torch.randn(100)
+    layer = RSoftmax(0.8, learnable=True).bfloat16()
+    assert isinstance(layer.r, torch.Tensor)
+    assert layer.r.dtype == torch.float32
+    assert layer(x).dtype == torch.float32
+
+
+def test_modules_are_built_without_memory() -> None:
+    with torch.device("meta"):
+        layer = RSoftmax(r=0.5, learnable=True)
+    assert layer.free is not None
+    assert layer.free.is_meta
+    assert "r=tensor()" in repr(layer)
 
 
 def test_modules_are_ordinary_classes() -> None:

@@ -75,6 +75,10 @@ def test_a_rate_outside_in_a_tensor() -> None:
         (lambda: sparsehourglass(X, math.inf), "q must be >= 0 and finite, got inf"),
         (lambda: weighted_softmax(X, -torch.ones(4)), "w must be >= 0 and finite, got -1.0"),
         (lambda: r_softmax(X, torch.rand(3)), "r of shape (3,) does not broadcast to (3, 1); use r.unsqueeze(-1)"),
+        (
+            lambda: r_softmax(torch.zeros(2, 3, 4), torch.rand(2, 4), dim=1),
+            "r of shape (2, 4) does not broadcast to (2, 1, 4); use r.unsqueeze(1)",
+        ),
         (lambda: r_softmax(X, torch.rand(3, 4)), "r of shape (3, 4) does not broadcast to (3, 1)"),
         (lambda: weighted_softmax(X, torch.rand(5)), "w of shape (5,) does not broadcast to (3, 4)"),
     ],
@@ -89,6 +93,11 @@ def test_parameters_outside(call: Any, message: str) -> None:
     [
         (lambda: MAPPINGS["r_softmax"].function(X, "0.5"), "r must be a number or a tensor, got '0.5' of type str"),
         (lambda: MAPPINGS["r_softmax"].function(X, None), "r must be a number or a tensor, got None"),
+        (lambda: MAPPINGS["r_softmax"].function(X, 0.5, dim=None), "dim must be an int, got None"),
+        (
+            lambda: r_softmax(X.to_sparse(), 0.5),
+            "x must be dense, got torch.sparse_coo of shape (3, 4); use x.to_dense()",
+        ),
         (lambda: r_softmax(X, torch.tensor(1)), "r must be floating point, got torch.int64"),
         (
             lambda: MAPPINGS["weighted_softmax"].function(X, 2.0),

@@ -90,6 +90,20 @@ def test_compiles_into_one_graph_for_all_parameters(mapping: Mapping) -> None:
     assert counter.frame_count == 1
 
 
+def test_a_number_that_changes_compiles_too() -> None:
+    compiled = torch.compile(r_softmax, fullgraph=True, backend="aot_eager")
+    x = spread_apart((4, 7))
+    for r in (0.0, 0.1, 0.5, 0.9):
+        assert_close(compiled(x, r), r_softmax(x, r))
+
+
+def test_exports_rows_of_any_length_at_a_fixed_rate() -> None:
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("n")}
+    program = torch.export.export(RSoftmax(0.4), (torch.randn(4, 7),), dynamic_shapes=(sizes,))
+    x = torch.randn(3, 19)
+    assert_close(program.module()(x), r_softmax(x, 0.4))
+
+
 def test_inductor_gives_the_same_numbers() -> None:
     compiled = torch.compile(r_softmax, fullgraph=True)
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))

@@ -1,6 +1,7 @@
 """Sparse probability mappings with a controllable rate of zeros: softmax that can say "zero", and how often."""
 
-from rsoftmax import losses
+from rsoftmax import kernels, losses
+from rsoftmax.kernels import use_kernels
 from rsoftmax.mappings import (
     MAPPINGS,
     Mapping,
@@ -48,6 +49,7 @@ __all__ = [
     "TSoftmax",
     "WeightedSoftmax",
     "entmax15",
+    "kernels",
     "losses",
     "r_softmax",
     "softmax",
@@ -57,5 +59,6 @@ __all__ = [
     "sparsemax",
     "spherical_softmax",
     "t_softmax",
+    "use_kernels",
     "weighted_softmax",
 ]

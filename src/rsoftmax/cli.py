@@ -1,6 +1,9 @@
-"""The command line: ``rsoftmax list`` and ``rsoftmax plot``."""
+"""The command line: ``rsoftmax list``, ``plot`` and ``bench``."""
 
+import math
+import os
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -13,6 +16,7 @@ from rsoftmax.mappings import MAPPINGS
 
 app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
 
+MOST_LOGITS = 40
 COLUMNS = ("mapping", "p", "parameter", "who decides the zeros", "source")
 
 
@@ -44,7 +48,7 @@ class _NumbersAfterLogits(TyperCommand):
 
 @app.command(cls=_NumbersAfterLogits)
 def plot(
-    logits: Annotated[str, typer.Option(metavar="NUMBERS", help="The scores of one row.")] = "2,1.5,.3,-1",
+    logits: Annotated[list[str], typer.Option(metavar="NUMBERS", help="The scores of one row.")] = ["2,1.5,.3,-1"],  # noqa: B006
     r: Annotated[float | None, typer.Option(help="The rate of r_softmax.")] = None,
     t: Annotated[float | None, typer.Option(help="The threshold of t_softmax.")] = None,
     q: Annotated[float | None, typer.Option(help="The q of sparsehourglass.")] = None,
@@ -56,23 +60,70 @@ def plot(
     """Draw all mappings of one row of scores side by side, and print their probabilities."""
     from rsoftmax.experiments import figure1
 
-    scores = _numbers(logits)
-    if not scores:
+    scores = _numbers(" ".join(logits))
+    if not scores or not all(map(math.isfinite, scores)):
+        shown = " ".join(logits)
         raise typer.BadParameter(
-            f"{logits!r} is not a list of numbers; write --logits 2 1.5 .3 -1", param_hint="--logits"
+            f"{shown!r} is not a list of numbers; write --logits 2 1.5 .3 -1", param_hint="--logits"
         )
-    _check_picture(out)
+    if len(scores) > MOST_LOGITS:
+        raise typer.BadParameter(
+            f"a picture has room for {MOST_LOGITS} scores, got {len(scores)}", param_hint="--logits"
+        )
     given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
     try:
         rows = figure1.compare(scores, given)
-    except ValueError as error:
+        figure1.draw(rows, scores, _picture(out))
+    except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    figure1.draw(rows, scores, out)
     table = Table("mapping", *(f"{score:g}" for score in scores), "zeros")
     for title, p in rows.items():
         table.add_row(title, *(f"{share:.4f}" if share else "0" for share in p.tolist()), str(int((p == 0).sum())))
     Console().print(table)
     typer.echo(f"wrote {out}")
+
+
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option(help="Few shapes and one kind of input: about a minute.")] = False,
+    threads: Annotated[str, typer.Option(help="Thread counts, apart by commas.")] = f"1,{os.cpu_count()}",
+    out: Annotated[Path, typer.Option(help="The folder for bench.jsonl and bench.png.")] = Path("results"),
+) -> None:
+    """Time every mapping beside torch.softmax and print the ratios."""
+    from rsoftmax.experiments import bench
+
+    counts = sorted({int(count) for count in _numbers(threads) if count >= 1 and count == int(count)})
+    if not counts:
+        raise typer.BadParameter(f"{threads!r} is not a list of thread counts; write 1,2", param_hint="--threads")
+    out.mkdir(parents=True, exist_ok=True)
+    timings: list[bench.Timing] = []
+    for group in bench.run(counts, quick):
+        timings += group
+        table = Table("ratio to torch.softmax", "", "median", "quartiles", "extra memory / output")
+        for t in group:
+            name = f"{t.method} {t.parameter}" + (" (reference)" if t.kernels == "reference" else "")
+            spread = f"{t.ratio_low:.2f} - {t.ratio_high:.2f}"
+            memory = f"{t.extra_bytes / t.output_bytes:.1f}"
+            table.add_row(escape(name), f"{t.median_us:.0f} us", f"{t.ratio:.2f}", spread, memory)
+        first = group[0]
+        table.title = f"{first.mode}, {first.rows} x {first.n}, {first.kind}, threads: {first.threads}"
+        Console().print(table)
+    bench.write(timings, out / "bench.jsonl")
+    bench.draw(timings, out / "bench.png")
+    table = Table("goal", "at most", "median case", "costliest case", "cases within", title="Ratios to torch.softmax")
+    for goal in bench.GOALS:
+        if cases := bench.measured(goal, timings):
+            worst, ratios = cases[0], [case.ratio for case in cases]
+            where = f"{worst.rows} x {worst.n}, {worst.kind}, {worst.parameter}, threads: {worst.threads}"
+            table.add_row(
+                f"{goal.method} {goal.mode}, n {goal.shortest} to {goal.longest}",
+                f"{goal.ratio}",
+                f"{median(ratios):.2f}",
+                f"{worst.ratio:.2f} ({where})",
+                f"{sum(ratio <= goal.ratio for ratio in ratios)} of {len(ratios)}",
+            )
+    Console().print(table)
+    typer.echo(f"wrote {out / 'bench.jsonl'} and {out / 'bench.png'}; {timings[0].machine}")
 
 
 def _rows() -> list[list[str]]:
@@ -96,8 +147,9 @@ def _numbers(words: str) -> list[float]:
         return []
 
 
-def _check_picture(path: Path) -> None:
+def _picture(path: Path) -> Path:
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint="--out")
     if not path.resolve().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(path.parent)!r} does not exist; create it first", param_hint="--out")
+    return path

@@ -29,9 +29,9 @@ class Domain:
 
 
 def _positive(free: Tensor) -> Tensor:
-    # exp underflows to 0 and overflows to inf; neither end of the float range may be left.
+    # Cut before the exponential underflows or overflows: afterwards its derivative would be NaN.
     limits = torch.finfo(free.dtype)
-    return free.exp().clamp(min=limits.tiny, max=limits.max)
+    return free.clamp(min=math.ceil(math.log(limits.tiny)), max=math.floor(math.log(limits.max))).exp()
 
 
 RATE = Domain(

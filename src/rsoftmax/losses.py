@@ -2,19 +2,22 @@
 
 All take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over the
 labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
-distribution; in a row without a positive label it is zero, and so is every term that needs one. Half precision is
-computed, and returned, in float32: sums over pairs leave float16's range.
+distribution; in a row without a positive label it is zero, and so is every term that needs one. A negative label whose
+logit is ``-inf`` is not there. Half precision is computed, and returned, in float32: sums over pairs leave float16's
+range.
 
 The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a row, gradients included: see
 :func:`_over_pairs`.
 """
 
+from typing import Literal, get_args
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.mappings import hourglass_scale, r_softmax, sparsemax
-from rsoftmax.rows import check_input, seen, shape_of
+from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax
+from rsoftmax.rows import check_input, checked_value, everywhere, shape_of
 
 __all__ = [
     "binary_cross_entropy",
@@ -27,8 +30,10 @@ __all__ = [
     "zlpr_loss",
 ]
 
+Reduction = Literal["mean", "sum", "none"]
 
-def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: str = "mean") -> Tensor:
+
+def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""The paper's loss: squared error on the positive labels, and a hinge between positive and negative ones.
 
     .. math:: \|y \cdot (\mathrm{r\text{-}softmax}(z, r) - \eta)\|^2
@@ -52,12 +57,12 @@ def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: str = 
 
     Reference: Bałazy et al., r-softmax (2023), eq. 5.
     """
-    z, y, eta = _prepare("r_softmax_loss", z, y)
+    z, y, eta = _prepare("r_softmax_loss", z, y, reduction)
     fit = (y * (r_softmax(z, r) - eta)).square().sum(-1)
     return _reduce(fit + _hinge(z, y, _margin(y)), reduction)
 
 
-def cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""Softmax cross-entropy against the uniform distribution over the positive labels.
 
     .. math:: -\sum_i \eta_i \log \mathrm{softmax}(z)_i
@@ -74,11 +79,12 @@ def cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
         >>> cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.0417)
     """
-    z, _, eta = _prepare("cross_entropy", z, y)
-    return _reduce(-(eta * F.log_softmax(z, -1)).sum(-1), reduction)
+    z, y, eta = _prepare("cross_entropy", z, y, reduction)
+    log_p = torch.where(y == 1, F.log_softmax(z, -1), 0)
+    return _reduce(-(eta * log_p).sum(-1), reduction)
 
 
-def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""The sparsemax loss for multi-label targets; convex, its gradient is ``sparsemax(z) - eta``.
 
     .. math:: \tfrac12 \|\eta\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - \eta), \qquad p = \mathrm{sparsemax}(z)
@@ -99,14 +105,14 @@ def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Te
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
-    z, y, eta = _prepare("sparsemax_huber_loss", z, y)
+    z, y, eta = _prepare("sparsemax_huber_loss", z, y, reduction)
     z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes nothing but the rounding
     p = sparsemax(z)
-    loss = (eta.square() - p.square()).sum(-1) / 2 + (z * (p - eta)).sum(-1)
-    return _reduce(torch.where(y.any(-1), loss, 0), reduction)
+    fit = (torch.where(z == -torch.inf, 0, z) * (p - eta)).sum(-1)
+    return _reduce(y.any(-1) * ((eta.square() - p.square()).sum(-1) / 2 + fit), reduction)
 
 
-def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""The alternative loss for sparsemax: equal scores for positive labels, and a margin to negative ones.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
@@ -125,11 +131,11 @@ def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Te
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018), with lambda = 0.
     """
-    z, y, _ = _prepare("sparsemax_hinge_loss", z, y)
+    z, y, _ = _prepare("sparsemax_hinge_loss", z, y, reduction)
     return _reduce(_spread(z, y) + _hinge(z, y, _margin(y)), reduction)
 
 
-def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, reduction: str = "mean") -> Tensor:
+def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, reduction: Reduction = "mean") -> Tensor:
     r""":func:`sparsemax_hinge_loss` with the margin that sparsehourglass's own scale asks for.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j|
@@ -150,11 +156,15 @@ def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, redu
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
-    z, y, _ = _prepare("sparsehourglass_loss", z, y)
-    return _reduce(_spread(z, y) + _hinge(z, y, _margin(y) / hourglass_scale(z, q)), reduction)
+    z, y, _ = _prepare("sparsehourglass_loss", z, y, reduction)
+    return _reduce(
+        _spread(z, y)
+        + _hinge(z, y, _margin(y) / hourglass_scale(z, checked_value("sparsehourglass_loss", Q, q, z, -1))),
+        reduction,
+    )
 
 
-def label_count_loss(c: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Cross-entropy of the number of positive labels, the part of the paper's loss that teaches the rate.
 
     Args:
@@ -172,17 +182,17 @@ def label_count_loss(c: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor
     Reference: Bałazy et al., r-softmax (2023), section 4.1.
     """
     check_input("label_count_loss", c, -1)
-    if c.shape[:-1] != y.shape[:-1] or c.shape[-1] != y.shape[-1] + 1:
+    count = _checked_labels("label_count_loss", y, reduction).sum(-1, keepdim=True).long()
+    if c.shape != (*y.shape[:-1], y.shape[-1] + 1):
         raise ValueError(
             f"label_count_loss: c of shape {shape_of(c)} must be [..., K + 1] for y [..., K] of shape {shape_of(y)}:"
             " a logit for each count from 0 to K"
         )
-    count = _checked_labels("label_count_loss", y).sum(-1, keepdim=True).long()
     log_p = F.log_softmax(c.to(torch.promote_types(c.dtype, torch.float32)), -1)
     return _reduce(-log_p.gather(-1, count).squeeze(-1), reduction)
 
 
-def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""The negative log-likelihood of independent labels, summed over the labels of a row.
 
     .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
@@ -199,11 +209,11 @@ def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Te
         >>> binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.9246)
     """
-    z, y, _ = _prepare("binary_cross_entropy", z, y)
-    return _reduce(F.binary_cross_entropy_with_logits(z, y, reduction="none").sum(-1), reduction)
+    z, y, _ = _prepare("binary_cross_entropy", z, y, reduction)
+    return _reduce(F.softplus(torch.where(y == 1, -z, z)).sum(-1), reduction)
 
 
-def zlpr_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
+def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""Zero-bounded log-sum-exp and pairwise rank: positive labels above 0, negative ones below.
 
     .. math:: \log\Big(1 + \sum_{y_j = 0} e^{z_j}\Big) + \log\Big(1 + \sum_{y_i = 1} e^{-z_i}\Big)
@@ -222,7 +232,7 @@ def zlpr_loss(z: Tensor, y: Tensor, *, reduction: str = "mean") -> Tensor:
 
     Reference: Su et al., ZLPR: a novel loss for multi-label classification (2022).
     """
-    z, y, _ = _prepare("zlpr_loss", z, y)
+    z, y, _ = _prepare("zlpr_loss", z, y, reduction)
     zero, never = z.new_zeros((*z.shape[:-1], 1)), -torch.inf
     negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
     positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
@@ -242,16 +252,30 @@ def _spread(z: Tensor, y: Tensor) -> Tensor:
 def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
     """The sum of ``max(0, v_j - v_i)`` over j in ``upper`` and i in ``lower``, without the pairs.
 
-    Piecewise linear in ``v``, so it equals its own gradient times ``v``; and that gradient is a matter of counting:
-    an entry counts the lower ones below it, less the upper ones above it. One sort and two running sums give both.
-    The counts add up to zero, so the row may be centred first, which keeps its rounding error small.
+    In descending order, the gap between two neighbours counts once for every upper entry above it and lower entry below
+    it: a sum without negative terms, so without cancellation. Its derivative is a count as well: of the lower entries
+    below an upper one, less the upper entries above a lower one; tied entries are neither above nor below each other.
     """
-    order = v.argsort(-1, descending=True)
-    upper, lower = upper.gather(-1, order), lower.gather(-1, order)
-    above = upper.cumsum(-1) - upper
-    below = lower.sum(-1, keepdim=True) - lower.cumsum(-1)
-    centred = v.gather(-1, order) - v.mean(-1, keepdim=True).detach()
-    return ((upper * below - lower * above) * centred).sum(-1)
+    order = v.argsort(stable=True, descending=True)
+    upper, lower, v = upper.gather(-1, order), lower.gather(-1, order), v.gather(-1, order)
+    uppers, lowers = upper.cumsum(-1), lower.sum(-1, keepdim=True) - lower.cumsum(-1)
+    first, last = _tied(v.detach())
+    above, below = (uppers - upper).gather(-1, first), lowers.gather(-1, last)
+    slope = upper * below - lower * above
+    pairs = (uppers * lowers)[..., :-1]
+    gap = torch.where(pairs > 0, -v.detach().diff(dim=-1), 0)
+    change = torch.where(slope == 0, 0, v - v.detach())  # zero; carries the derivative, of what has one
+    return (pairs * gap).sum(-1) + (slope * change).sum(-1)
+
+
+def _tied(v: Tensor) -> tuple[Tensor, Tensor]:
+    """For each entry of a sorted row, the places of the first and the last entry equal to it."""
+    places = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
+    same = F.pad(v[..., 1:] == v[..., :-1], (1, 0))  # as the entry before
+    first = places.masked_fill(same, 0).cummax(-1).values
+    ends = ~F.pad(same[..., 1:], (0, 1))
+    last = places.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
+    return first, last
 
 
 def _margin(y: Tensor) -> Tensor:
@@ -259,25 +283,32 @@ def _margin(y: Tensor) -> Tensor:
     return 1 / y.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _prepare(name: str, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _prepare(name: str, z: Tensor, y: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, labels and eta in the type to compute in."""
     check_input(name, z, -1)
-    if z.dim() == 0 or y.shape != z.shape:
+    y = _checked_labels(name, y, reduction)
+    if y.shape != z.shape:
         raise ValueError(f"{name}: z and y must both be [..., K], got shapes {shape_of(z)} and {shape_of(y)}")
     z = z.to(torch.promote_types(z.dtype, torch.float32))
-    y = _checked_labels(name, y).to(z.dtype)
+    y = y.to(z.dtype)
     return z, y, y * _margin(y)
 
 
-def _checked_labels(name: str, y: Tensor) -> Tensor:
-    bad = (y != 0) & (y != 1)
-    if seen(bad):
-        found = y[bad].flatten()[0].item()
+def _checked_labels(name: str, y: Tensor, reduction: Reduction) -> Tensor:
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{name}: y must be a torch.Tensor, got {type(y).__name__}; use torch.tensor(y)")
+    if y.dim() == 0 or y.shape[-1] == 0:
+        raise ValueError(f"{name}: y must be [..., K] with at least one label, got shape {shape_of(y)}")
+    good = (y == 0) | (y == 1)
+    if everywhere(good) is False:
+        found = y[~good][0].item()
         raise ValueError(f"{name}: y must hold 0 or 1, got {found!r} in shape {shape_of(y)}; use multi-hot labels")
     return y
 
 
-def _reduce(loss: Tensor, reduction: str) -> Tensor:
+def _reduce(loss: Tensor, reduction: Reduction) -> Tensor:
     match reduction:
         case "mean":
             return loss.mean()
@@ -285,4 +316,3 @@ def _reduce(loss: Tensor, reduction: str) -> Tensor:
             return loss.sum()
         case "none":
             return loss
-    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")

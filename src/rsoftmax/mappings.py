@@ -19,7 +19,17 @@ import torch
 from torch import Tensor
 
 from rsoftmax.domains import BELOW_ONE, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
-from rsoftmax.kernels import reference
+from rsoftmax.kernels.reference import exp_limit, on_kept, row_max
+from rsoftmax.ops import (
+    entmax15_rows,
+    filled,
+    r_softmax_rows,
+    softmax_rows,
+    sparsemax_rows,
+    spherical_softmax_rows,
+    t_softmax_rows,
+    weighted_softmax_rows,
+)
 from rsoftmax.rows import Parameter, over_rows
 
 W = Parameter("w", WEIGHT, example=1.0, per_row=False)
@@ -49,7 +59,7 @@ def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         >>> softmax(torch.tensor([1.0, 2.0, 3.0]), mask=torch.tensor([True, False, True]))
         tensor([0.1192, 0.0000, 0.8808])
     """
-    return over_rows("softmax", reference.softmax, x, dim, mask)
+    return over_rows("softmax", softmax_rows, x, dim, mask)
 
 
 def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -74,7 +84,7 @@ def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None
 
     Reference: Bałazy et al., r-softmax (2023), "The weighted softmax".
     """
-    return over_rows("weighted_softmax", reference.weighted_softmax, x, dim, mask, W, w)
+    return over_rows("weighted_softmax", weighted_softmax_rows, x, dim, mask, W, w)
 
 
 def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -99,7 +109,7 @@ def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | Non
 
     Reference: Bałazy et al., r-softmax (2023), eq. 1 and Theorem 1.
     """
-    return over_rows("t_softmax", reference.t_softmax, x, dim, mask, T, t)
+    return over_rows("t_softmax", t_softmax_rows, x, dim, mask, T, t)
 
 
 def r_softmax(
@@ -139,8 +149,8 @@ def r_softmax(
     Reference: Bałazy et al., r-softmax (2023), eq. 3.
     """
 
-    def rows(x: Tensor, r: float | Tensor) -> Tensor:
-        return reference.r_softmax(x, r, detach_threshold)
+    def rows(x: Tensor, mask: Tensor | None, r: float | Tensor) -> Tensor:
+        return r_softmax_rows(x, mask, r, detach_threshold)
 
     return over_rows("r_softmax", rows, x, dim, mask, R, r)
 
@@ -164,7 +174,7 @@ def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016).
     """
-    return over_rows("sparsemax", reference.sparsemax, x, dim, mask)
+    return over_rows("sparsemax", sparsemax_rows, x, dim, mask)
 
 
 def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -187,8 +197,10 @@ def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, lam: float | Tensor) -> Tensor:
-        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: d / (1 - lam)))
+    def rows(x: Tensor, mask: Tensor | None, lam: float | Tensor) -> Tensor:
+        # An entry 1 - lam below the maximum is outside the support; cut there, its quotient cannot overflow.
+        x = filled(x, mask)
+        return sparsemax_rows(on_kept(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
 
     return over_rows("sparsegen_lin", rows, x, dim, mask, LAM, lam)
 
@@ -213,12 +225,14 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, lam: float | Tensor) -> Tensor:
+    def rows(x: Tensor, mask: Tensor | None, lam: float | Tensor) -> Tensor:
+        x = filled(x, mask)
         # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf. Where e^m would overflow,
         # every entry below the maximum is far outside the support already, so cutting it off changes nothing.
-        m = reference.row_max(x)
-        height = (m.clamp(max=reference.exp_limit(x)).exp() / (1 - lam)).clamp(max=torch.finfo(x.dtype).max)
-        return reference.sparsemax(reference.on_kept(x - m, lambda d: torch.expm1(d) * height))
+        m = row_max(x)
+        log_width = torch.log1p(-lam) if isinstance(lam, Tensor) else math.log1p(-lam)
+        height = (m - log_width).clamp(max=exp_limit(x)).exp()
+        return sparsemax_rows(on_kept(x - m, lambda d: torch.expm1(d) * height))
 
     return over_rows("sparsegen_exp", rows, x, dim, mask, LAM_EXP, lam)
 
@@ -246,8 +260,9 @@ def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask:
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, q: float | Tensor) -> Tensor:
-        return reference.sparsemax(reference.on_kept(x - reference.row_max(x), lambda d: hourglass_scale(x, q) * d))
+    def rows(x: Tensor, mask: Tensor | None, q: float | Tensor) -> Tensor:
+        x = filled(x, mask)
+        return sparsemax_rows(on_kept(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
 
     return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
 
@@ -256,8 +271,10 @@ def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
     """The factor ``a`` of :func:`sparsehourglass`, for rows; where it is infinite, the largest that floats allow."""
     kept = x != -math.inf
     n = kept.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
-    mean = torch.where(kept, x, 0).sum(-1, keepdim=True) / n
-    return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # both divided by n: n q may overflow
+    mean = torch.where(kept, x / n, 0).sum(-1, keepdim=True)
+    if not isinstance(q, Tensor):
+        q = min(q, torch.finfo(x.dtype).max)
+    return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # divided by n: n q might overflow
 
 
 def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -281,7 +298,7 @@ def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -
 
     Reference: de Brébisson & Vincent, An exploration of softmax alternatives (2015).
     """
-    return over_rows("spherical_softmax", reference.spherical_softmax, x, dim, mask)
+    return over_rows("spherical_softmax", spherical_softmax_rows, x, dim, mask)
 
 
 def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -303,7 +320,7 @@ def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019).
     """
-    return over_rows("entmax15", reference.entmax15, x, dim, mask)
+    return over_rows("entmax15", entmax15_rows, x, dim, mask)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax.domains import Domain
+from rsoftmax.kernels.native import in_memory
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -40,30 +41,43 @@ def over_rows(
     parameter: Parameter | None = None,
     value: float | Tensor | None = None,
 ) -> Tensor:
-    """Apply the row function ``op(rows)`` or ``op(rows, value)`` along ``dim`` of ``x``."""
+    """Apply the row function ``op(rows, mask)`` or ``op(rows, mask, value)`` along ``dim`` of ``x``.
+
+    ``op`` gets views with ``dim`` last: the rows as they are, the mask expanded to their shape, and a tensor value
+    expanded to it as well, but for a last dimension of 1 where one value serves a row.
+    """
     check_input(name, x, dim)
-    if mask is not None:
-        mask = _checked_mask(name, mask, x)
-    arguments = [] if parameter is None else [_checked_value(name, parameter, value, x, dim)]
-    if x.numel() == 0:
-        return torch.softmax(x, dim)  # nothing to compute; right in shape, dtype and gradient
     if x.dim() == 0:
         return over_rows(name, op, x[None], 0, mask if mask is None else mask[None], parameter, value)[0]
-    rows = x if mask is None else x.masked_fill(~mask, -math.inf)
-    rows = rows.movedim(dim, -1).to(torch.promote_types(x.dtype, torch.float32))
-    p = op(rows, *(a.movedim(dim, -1) if isinstance(a, Tensor) and a.dim() else a for a in arguments))
-    return p.to(x.dtype).movedim(-1, dim)
+    mask = None if mask is None else _checked_mask(name, mask, x)
+    arguments: list[Any] = [mask]
+    if parameter is not None:
+        if mask is not None and not parameter.per_row and isinstance(value, Tensor):
+            value = torch.where(mask, broadcast(name, parameter.name, value, x.shape), 0)  # what is masked is not there
+        arguments.append(checked_value(name, parameter, value, x, dim))
+    if x.numel() == 0:
+        return torch.softmax(x, dim)  # nothing to compute; right in shape, dtype and gradient
+    if dim == -1 or dim == x.dim() - 1:
+        p = op(x, *arguments)
+    else:
+        arguments = [a.movedim(dim, -1) if isinstance(a, Tensor) else a for a in arguments]
+        p = op(x.movedim(dim, -1), *arguments).movedim(-1, dim)
+    return p if p.dtype == x.dtype else p.to(x.dtype)
 
 
 def check_input(name: str, x: Tensor, dim: int) -> None:
     """Raise unless ``x`` is a tensor of floats that has ``dim``."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; use torch.tensor(x)")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: x must be dense, got {x.layout} of shape {shape_of(x)}; use x.to_dense()")
     if x.dtype not in FLOATS:
         raise TypeError(
             f"{name}: x must be float64, float32, float16 or bfloat16,"
             f" got {x.dtype} of shape {shape_of(x)}; use x.float()"
         )
+    if not isinstance(dim, int):
+        raise TypeError(f"{name}: dim must be an int, got {dim!r}")
     last = max(x.dim(), 1) - 1
     if not -last - 1 <= dim <= last:
         raise ValueError(f"{name}: dim={dim} does not exist in x of shape {shape_of(x)}; use {-last - 1} to {last}")
@@ -73,64 +87,71 @@ def _checked_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = f"{mask.dtype} of shape {shape_of(mask)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name}: mask must be a bool tensor, True = keep, got {found}; use mask.bool()")
-    return _broadcast(name, "mask", mask, x.shape)
+    return broadcast(name, "mask", mask, x.shape)
 
 
-def _checked_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> float | Tensor:
+def checked_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> float | Tensor:
+    """The parameter as a float, or as a tensor on the device of ``x``, expanded to its rows."""
     if isinstance(value, Tensor):
-        if not value.dtype.is_floating_point:
+        if value.dtype not in FLOATS:
             raise TypeError(
                 f"{name}: {parameter.name} must be floating point, got {value.dtype} of shape {shape_of(value)};"
                 f" use {parameter.name}.float()"
             )
         shape = list(x.shape)
-        if parameter.per_row and shape:
+        if parameter.per_row:
             shape[dim] = 1
-        value = _inside_domain(name, parameter, value.to(x.device))
-        return _broadcast(name, parameter.name, value, torch.Size(shape))
-    if not isinstance(value, Real):
-        raise TypeError(
-            f"{name}: {parameter.name} must be a number or a tensor, got {value!r} of type {type(value).__name__}"
-        )
+        value = inside_domain(name, parameter, value.to(x.device))
+        assert isinstance(value, Tensor)
+        return broadcast(name, parameter.name, value, torch.Size(shape), dim)
     if not parameter.per_row:
         raise TypeError(f"{name}: {parameter.name} must be a tensor that broadcasts to {shape_of(x)}, got {value!r}")
-    if not parameter.domain.contains(value):
-        raise ValueError(_outside(name, parameter, repr(value)))
-    return float(value)
+    return inside_domain(name, parameter, value)
 
 
-def _inside_domain(name: str, parameter: Parameter, value: Tensor) -> Tensor:
-    """Raise for a value outside where looking is free; elsewhere it becomes NaN, and so does its row."""
-    inside = parameter.domain.contains(value)
-    bad = ~(inside | value.isnan())
-    if seen(bad):
-        found = f"{value[bad].flatten()[0].item()!r} in a tensor of shape {shape_of(value)}"
-        raise ValueError(_outside(name, parameter, found))
-    return torch.where(inside, value, math.nan)
+def inside_domain(name: str, parameter: Parameter, value: Any) -> float | Tensor:
+    """The value, if inside its domain; what lies outside raises, or becomes NaN where looking is not free."""
+    contains = parameter.domain.contains
+    if not isinstance(value, Tensor):
+        if not isinstance(value, (float, Real)):  # the concrete type first: it is found faster
+            raise TypeError(
+                f"{name}: {parameter.name} must be a number or a tensor, got {value!r} of type {type(value).__name__}"
+            )
+        if not contains(value):
+            raise ValueError(_outside(name, parameter, repr(value)))
+        return float(value)
+    if value.numel() and in_memory(value):
+        ends = (float(end) for end in value.detach().aminmax())  # a domain is an interval: most calls pay no more
+        if all(contains(end) for end in ends):
+            return value
+    inside = contains(value)
+    if everywhere(inside) is None:
+        return torch.where(inside, value, math.nan)
+    outside = value[~inside & ~value.isnan()]
+    if outside.numel():
+        raise ValueError(_outside(name, parameter, f"{outside[0].item()!r} in a tensor of shape {shape_of(value)}"))
+    return value
 
 
-def seen(bad: Tensor) -> bool:
-    """Whether anything is bad, as far as looking is free: in eager code, on the CPU.
+def everywhere(condition: Tensor) -> bool | None:
+    """Whether a condition holds everywhere, if looking is free; otherwise None.
 
     Reading a value on another device would wait for that device, and a traced or batched tensor has none to read.
     """
-    if bad.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    try:
-        return bool(bad.any())
-    except RuntimeError:  # under vmap and in fake tensors
-        return False
+    return bool(condition.all()) if in_memory(condition) else None
 
 
 def _outside(name: str, parameter: Parameter, found: str) -> str:
     return f"{name}: {parameter.name} must be {parameter.domain.text}, got {found}; {parameter.domain.remedy}"
 
 
-def _broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size) -> Tensor:
+def broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size, dim: int = -1) -> Tensor:
+    """The tensor expanded to a shape, or an error that says how it would fit."""
     try:
         return tensor.expand(shape)
     except RuntimeError:
-        hint = f"use {what}.unsqueeze(-1)" if tensor.dim() + 1 == len(shape) else f"reshape {what}"
+        lacks = shape[:dim] + shape[dim:][1:]  # without the dimension of the row
+        hint = f"use {what}.unsqueeze({dim})" if tensor.shape == lacks else f"reshape {what}"
         raise ValueError(
             f"{name}: {what} of shape {shape_of(tensor)} does not broadcast to {tuple(shape)}; {hint}"
         ) from None

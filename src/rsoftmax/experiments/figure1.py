@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from rsoftmax.mappings import MAPPINGS
@@ -29,15 +29,8 @@ def compare(logits: list[float], parameters: dict[str, float]) -> dict[str, Tens
 def draw(rows: dict[str, Tensor], logits: list[float], path: Path) -> None:
     """Draw the rows side by side and save them in the format that the path's ending names."""
     lines = -(-len(rows) // PER_LINE)
-    figure, axes = plt.subplots(
-        lines,
-        PER_LINE,
-        figsize=(2.6 * PER_LINE, 2.3 * lines),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    figure = Figure(figsize=(2.6 * PER_LINE, 2.3 * lines), layout="constrained")
+    axes = figure.subplots(lines, PER_LINE, sharex=True, sharey=True, squeeze=False)
     places = range(len(logits))
     for axis, (title, p) in zip(axes.flat, rows.items(), strict=False):
         axis.bar(places, p.tolist(), color=MASS)
@@ -54,4 +47,3 @@ def draw(rows: dict[str, Tensor], logits: list[float], path: Path) -> None:
     figure.supxlabel("score", fontsize=9)
     figure.supylabel("probability", fontsize=9)
     figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -27,18 +27,18 @@ def softmax(x: Tensor) -> Tensor:
 
 def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
     """w e^x / sum."""
-    # Only ratios of weights matter: scaling by the largest keeps the sum finite. The shift is the largest *weighted*
-    # entry, so a huge entry of weight zero cannot push the others into underflow; the clamp keeps its own exponential,
-    # which is the derivative in that weight, finite.
-    weighted = x.masked_fill(w == 0, -math.inf)
-    d = (x - row_max(weighted).detach()).clamp(max=exp_limit(x))
-    largest = w.amax(-1, keepdim=True).detach()
-    return _share(w / largest.masked_fill(largest == 0, 1) * torch.exp(d))
+    # Shifted by the largest x + log w, the largest mass is 1, whatever the scale of the weights. A huge entry of weight
+    # zero has no part in that; the clamp keeps its exponential, which is the derivative in its weight, finite.
+    w = torch.where(x == -math.inf, 0, w)
+    shift = row_max(x + w.log()).detach()
+    return _share(w * torch.exp((x - shift).clamp(max=exp_limit(x))))
 
 
 def t_softmax(x: Tensor, t: Value) -> Tensor:
     """[x - max + t]+ e^x / sum."""
     # w_t / t instead of w_t, as in the paper's proof of Theorem 1: the largest weight is 1 and t = inf is softmax.
+    if not isinstance(t, Tensor):
+        t = max(t, smallest(x))
     d = x - row_max(x)
     support = ~(d <= -t)
     w = torch.where(support, 1 + torch.where(support, d, 0) / t, 0)
@@ -47,14 +47,16 @@ def t_softmax(x: Tensor, t: Value) -> Tensor:
 
 def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
     """[x - quantile(x, r)]+ e^x / sum."""
+    if not isinstance(r, Tensor) and r == 0:
+        return softmax(x)
     lo, hi, f = _quantile_neighbours(x, r)
     if detach_threshold:
         lo, hi, f = lo.detach(), hi.detach(), f.detach()
     m = row_max(x).detach()
     # Where r = 0, and where the quantile reaches the maximum (r = 1, ties at the top), the weights are constant.
-    dense = torch.as_tensor(r == 0, device=x.device)
-    constant = dense | (lo == m) | (lo == -math.inf)
-    support = (x > lo.masked_fill(dense, -math.inf)) | (x == m)
+    floor = lo.masked_fill(r == 0, -math.inf) if isinstance(r, Tensor) else lo
+    constant = (floor == m) | (floor == -math.inf)
+    support = (x > floor) | (x == m)
     # The threshold hi - (1 - f)(hi - lo) is never formed: rounding could move it onto hi and so change the number of
     # zeros. Left apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
     # which cancels in p; dividing by it keeps rows of denormal spread exact.
@@ -119,6 +121,11 @@ def exp_limit(x: Tensor) -> int:
     return math.floor(math.log(torch.finfo(x.dtype).max))
 
 
+def smallest(x: Tensor) -> float:
+    """The smallest positive number of a tensor's type."""
+    return torch.finfo(x.dtype).tiny * torch.finfo(x.dtype).eps
+
+
 def exact(like: Tensor) -> torch.dtype:
     """float64, the type in which ranks and running sums are computed; float32 where the device has nothing better."""
     return torch.float32 if like.device.type == "mps" else torch.float64
@@ -141,7 +148,8 @@ def _quantile_neighbours(x: Tensor, r: Value) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(r, Tensor):
         depth, rank = length, r.to(exact(x)) * (kept - 1)
     else:
-        depth, rank = length - math.floor(r * (length - 1)), r * (kept - 1).to(exact(x))
+        rank = r * (kept - 1).to(exact(x))
+        depth = length if isinstance(length, torch.SymInt) else length - math.floor(r * (length - 1))
     floor = rank.detach().floor()
     from_top = (kept - 1 - floor.nan_to_num().long()).clamp(min=0, max=depth - 1)
     order = torch.topk(x, depth).indices

@@ -1,0 +1,29 @@
+"""Builds the kernels: the same source once for each instruction set. The rest is declared in pyproject.toml."""
+
+import platform
+
+from setuptools import Extension, setup
+
+COMMON = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"]
+LEVELS = {"baseline": []}
+if platform.machine() in ("x86_64", "AMD64"):
+    LEVELS |= {
+        "avx2": AVX2,
+        "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
+    }
+
+setup(
+    ext_modules=[
+        Extension(
+            f"rsoftmax.kernels._rows_{level}",
+            ["src/rsoftmax/kernels/rows.cpp"],
+            define_macros=[("LEVEL", level)],
+            extra_compile_args=[*COMMON, *flags],
+            py_limited_api=True,
+            optional=True,  # without a compiler the package installs all the same, and runs on plain torch
+        )
+        for level, flags in LEVELS.items()
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

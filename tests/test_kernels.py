@@ -1,0 +1,268 @@
+"""The native kernels against the reference, at every instruction set that this machine has.
+
+Tolerances. Zeros: the same, to the entry. Values: 8 units in the last place, of the value or of the row's largest one
+(a weight near the threshold is a small difference of larger numbers, on both sides). Gradients: the truth is the
+reference in float64; the native error may be four times the reference's own (sixteen times in half precision, where the
+probabilities that backward reads are rounded), or 64 units in the last place of the incoming gradient.
+"""
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from cases import ADVERSARIAL
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.testing import assert_close
+
+import rsoftmax
+from rsoftmax import MAPPINGS, r_softmax, use_kernels
+from rsoftmax.kernels import native
+
+NATIVE = ["softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+EXAMPLES = int(os.environ.get("RSOFTMAX_FUZZ_EXAMPLES", "150"))  # `make fuzz` asks for many more
+
+levels = ["baseline", "avx2", "avx512"]
+levels = levels[: levels.index(native.LEVEL) + 1] if native.LEVEL else []
+
+
+@pytest.fixture(params=levels)
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    library = importlib.import_module(f"rsoftmax.kernels._rows_{request.param}")
+    monkeypatch.setattr(native, "_run", library.run)
+    return str(request.param)
+
+
+def mapped(name: str, kernels: str, x: Tensor, mask: Tensor | None, value: object, g: Tensor) -> list[Tensor]:
+    """Probabilities, and gradients in the scores and in a tensor parameter."""
+    leaves = [x.clone().requires_grad_()]
+    if isinstance(value, Tensor):
+        leaves.append(value.to(x.dtype).requires_grad_())
+    numbers = [] if value is None or isinstance(value, Tensor) else [value]
+    with use_kernels(kernels):
+        p = MAPPINGS[name].function(*leaves, *numbers, mask=mask)
+        return [p.detach(), *torch.autograd.grad(p, leaves, g)]
+
+
+def assert_same_values(p: Tensor, expected: Tensor) -> None:
+    eps = torch.finfo(p.dtype).eps
+    assert torch.equal(p.isnan(), expected.isnan())
+    assert torch.equal(p == 0, expected == 0)
+    p, expected = p.double(), expected.double()
+    allowed = 8 * eps * (expected + expected.amax(-1, keepdim=True))
+    assert (((p - expected).abs() <= allowed) | expected.isnan()).all(), (p, expected)
+
+
+def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Tensor) -> None:
+    mine = mapped(name, "native", x, mask, value, g)
+    theirs = mapped(name, "reference", x, mask, value, g)
+    truth = mapped(name, "reference", x.double(), mask, value, g.double())
+    assert_same_values(mine[0], theirs[0])
+    for a, b, true in zip(mine[1:], theirs[1:], truth[1:], strict=True):
+        factor = 16 if x.dtype in (torch.float16, torch.bfloat16) else 4
+        allowed = factor * (b - true).abs().max() + 64 * torch.finfo(x.dtype).eps * max(g.abs().max(), true.abs().max())
+        assert (a - true).abs().max() <= allowed, (a, b, true)
+
+
+def values_of(name: str, rows: int) -> list[object]:
+    per_row = torch.linspace(0.05, 0.95, rows)[:, None]
+    match name:
+        case "r_softmax":
+            return [0.0, 0.1, 0.5, 0.9, 1.0, per_row]
+        case "t_softmax":
+            return [1e-3, 1.0, 5.0, math.inf, 4 * per_row]
+    return [None]
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 17, 33, 64, 100, 129, 512, 1000, 4097])
+@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
+def test_native_equals_reference(name: str, n: int, masked: bool, level: str) -> None:
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randn(5, n, generator=generator)
+    mask = torch.rand(5, n, generator=generator) < 0.7 if masked else None
+    g = torch.randn(5, n, generator=generator)
+    for value in values_of(name, 5):
+        for dtype in DTYPES:
+            assert_alike(name, x.to(dtype), mask, value, g.to(dtype))
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("row", ADVERSARIAL.values(), ids=ADVERSARIAL)
+def test_adversarial_rows_have_the_same_zeros(name: str, row: list[float], level: str) -> None:
+    for dtype in DTYPES:
+        x = torch.tensor([row], dtype=dtype)
+        for value in values_of(name, 1):
+            results = []
+            for kernels in ("native", "reference"):
+                with use_kernels(kernels):
+                    arguments = [] if value is None else [value]
+                    results.append(MAPPINGS[name].function(x, *arguments))
+            assert_same_values(*results)
+
+
+ORDERS = {
+    "normal": lambda x: x,
+    "sorted": lambda x: x.sort().values,
+    "reversed": lambda x: x.sort(descending=True).values,
+    "organ pipe": lambda x: torch.cat([x.sort().values[::2], x.sort(descending=True).values[::2]]),
+    "two values": lambda x: (x > 0).to(x.dtype),
+    "one outlier": lambda x: torch.where(torch.arange(len(x)) == 7, 1e30, x),
+    "huge tails": lambda x: x / torch.rand(len(x), generator=torch.Generator().manual_seed(0)) ** 8,
+    "all but a few equal": lambda x: torch.where(torch.arange(len(x)) % 1000 == 0, x, 0.25),
+}
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("n", [1000, 100_000])
+def test_no_order_misleads_the_selection(kind: str, n: int) -> None:
+    x = ORDERS[kind](torch.randn(n, generator=torch.Generator().manual_seed(1)))[None]  # type: ignore[no-untyped-call]
+    for k in (1, n // 10, n // 2, n - n // 10, n - 1):
+        p = r_softmax(x, k / n)
+        with use_kernels("reference"):
+            assert torch.equal(p == 0, r_softmax(x, k / n) == 0)
+
+
+floats = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, -1e30, 1e-45, math.inf, -math.inf, math.nan])
+
+
+@given(data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None, print_blob=True)
+def test_fuzz(data: st.DataObject) -> None:
+    """Shapes, strides, types, masks, ties, NaN, infinities: the same zeros, the same NaN rows, the same values."""
+    name = data.draw(st.sampled_from(NATIVE))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    shape = (*data.draw(st.lists(st.integers(1, 3), max_size=2)), data.draw(st.integers(1, 80)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    x = torch.randn(shape, generator=generator) * data.draw(st.sampled_from([1e-3, 1.0, 20.0]))
+    if data.draw(st.booleans()):
+        x = x.round()
+    flat = x.view(-1)
+    for place in data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=6)):
+        flat[place] = data.draw(floats)
+    x = x.to(dtype)
+    if data.draw(st.booleans()):
+        x = x.transpose(0, -1).contiguous().transpose(0, -1)
+    mask = None
+    if data.draw(st.booleans()):
+        mask = torch.rand(shape[-1:] if data.draw(st.booleans()) else shape, generator=generator) < 0.6
+    value = data.draw(st.sampled_from(values_of(name, shape[-2] if len(shape) > 1 else 1)))
+    if isinstance(value, Tensor) and len(shape) == 1:
+        value = value[0]
+    results = []
+    for kernels in ("native", "reference"):
+        with use_kernels(kernels):
+            results.append(MAPPINGS[name].function(x, *([] if value is None else [value]), mask=mask))
+    assert_same_values(*results)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_threads_change_nothing(name: str) -> None:
+    x = torch.randn(300, 700, generator=torch.Generator().manual_seed(2))
+    value = values_of(name, 300)[-1]
+    arguments = [] if value is None else [value]
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = MAPPINGS[name].function(x, *arguments)
+        torch.set_num_threads(4)
+        assert torch.equal(MAPPINGS[name].function(x, *arguments), alone)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_forward_allocates_the_output_only(dtype: torch.dtype) -> None:
+    x = torch.randn(64, 4096).to(dtype)
+    mask = torch.rand(64, 4096) < 0.7
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        r_softmax(x, 0.5, mask=mask)
+    assert profiler.profiler is not None
+    taken = [event.nbytes() for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert sum(b for b in taken if b > 0) < x.nbytes + 64 * 8 * 4  # and eight bytes a row for where the mask begins
+
+
+def test_rows_may_be_strided_and_written_in_place() -> None:
+    wide = torch.randn(6, 50)
+    x = wide[::2, 3:40]
+    expected = r_softmax(x.contiguous(), 0.4)
+    assert torch.equal(r_softmax(x, 0.4), expected)
+    mine = x.contiguous()
+    native.run("r_softmax", mine, 0.4, None, mine)
+    assert torch.equal(mine, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, 9), (1, 1, 7, 9), (2, 1, 7, 9), (9,), (3, 1, 9), (2, 3, 7, 1)], ids=str)
+def test_a_broadcast_mask_is_the_mask_written_out(shape: tuple[int, ...]) -> None:
+    x = torch.randn(2, 3, 7, 9)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
+    assert torch.equal(r_softmax(x, 0.5, mask=mask), r_softmax(x, 0.5, mask=mask.expand(x.shape).contiguous()))
+
+
+def test_changing_the_scores_before_backward_is_noticed() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    scores = x * 1
+    p = r_softmax(scores, 0.5)
+    scores.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        p.sum().backward()
+
+
+def test_a_batch_of_gradients_goes_through_the_reference() -> None:
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    p = r_softmax(x, 0.5)
+    directions = torch.eye(15, dtype=torch.float64).reshape(15, 3, 5)
+    (batched,) = torch.autograd.grad(p, x, directions, is_grads_batched=True, retain_graph=True)
+    looped = torch.stack([torch.autograd.grad(p, x, g, retain_graph=True)[0] for g in directions])
+    assert_close(batched, looped)
+
+
+def test_the_choice_is_told_and_set() -> None:
+    assert rsoftmax.kernels.in_use() == f"native ({native.LEVEL})"
+    with use_kernels("reference"):
+        assert rsoftmax.kernels.in_use() == "reference"
+        with use_kernels("native"):
+            assert rsoftmax.kernels.in_use().startswith("native")
+    assert rsoftmax.kernels.in_use().startswith("native")
+    with pytest.raises(ValueError, match="kernels must be one of native, reference, got 'fast'"), use_kernels("fast"):
+        pass
+
+
+@pytest.mark.parametrize(("capability", "expected"), [("default", "baseline"), ("avx2", "avx2")])
+def test_the_instruction_set_is_chosen_at_run_time(capability: str, expected: str) -> None:
+    program = "import rsoftmax; print(rsoftmax.kernels.in_use())"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({native.LEVEL})")
+
+
+def test_without_compiled_kernels_it_says_so_once_and_works() -> None:
+    program = """
+import sys, warnings
+for level in ("baseline", "avx2", "avx512"):
+    sys.modules[f"rsoftmax.kernels._rows_{level}"] = None
+import torch, rsoftmax
+assert rsoftmax.kernels.in_use() == "reference"
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        p = rsoftmax.r_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5)
+assert (p == 0).sum() == 2
+print(len(said), said[0].message)
+try:
+    with rsoftmax.use_kernels("native"):
+        pass
+except RuntimeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    warned, refused = done.stdout.splitlines()
+    assert warned.startswith("1 rsoftmax was installed without its compiled kernels")
+    assert "pip install" in refused
