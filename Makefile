@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-DECLARED := pyproject.toml constraints.txt
+DECLARED := pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cpp
 
-.PHONY: demo test readme clean
+.PHONY: demo test sanitize fuzz readme clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -16,6 +16,14 @@ test: .venv/installed-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
+
+# The kernels under AddressSanitizer and UBSan: built apart, and tested at every instruction set.
+sanitize: .venv/installed-dev
+	@$(BIN)/python tools/sanitize.py
+
+# The comparison of kernels and reference on many more random rows; hypothesis prints the seed of a failure.
+fuzz: .venv/installed-dev
+	@RSOFTMAX_FUZZ_EXAMPLES=20000 $(BIN)/pytest tests/test_kernels.py -k fuzz --hypothesis-seed=$(or $(SEED),$(shell date +%s)) --hypothesis-show-statistics
 
 # Writes the generated parts of the README anew.
 readme: .venv/installed-dev

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STATE = 5  # numbers that forward leaves for backward, for each row
-
 _LEVELS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 _OPS = {"t_softmax": 0, "r_softmax": 1, "softmax": 1, "sparsemax": 2, "entmax15": 3}  # softmax: at rate 0
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -22,13 +20,14 @@ def _load() -> tuple[str, Any]:
     """The library for the best instruction set that this CPU, and whoever set ATEN_CPU_CAPABILITY, allows."""
     for level in _LEVELS.get(torch.backends.cpu.get_cpu_capability(), ("baseline",)):
         try:
-            return level, importlib.import_module(f"rsoftmax.kernels._rows_{level}").run
+            return level, importlib.import_module(f"rsoftmax.kernels._rows_{level}")
         except ImportError:
             continue
     return "", None
 
 
-LEVEL, _run = _load()
+LEVEL, _library = _load()
+STATE = _library.STATE if LEVEL else 0  # numbers that forward leaves for backward, for each row
 
 
 def takes(x: Tensor) -> bool:
@@ -84,7 +83,7 @@ def run(
         stride = rows.stride(0)
     values = value.to(torch.float64).reshape(-1) if isinstance(value, Tensor) else None
     offsets = None if mask is None else _offsets(mask)
-    _run(
+    _library.run(
         _OPS[name],
         _DTYPES[x.dtype],
         x.numel() // n,

@@ -3,9 +3,8 @@
 // Written once with GCC/Clang vector extensions and compiled once per instruction set (see build.sh);
 // Python loads the library that fits the CPU, so there is no dispatch in here.
 //
-// A row is first copied into scratch: converted to the type it is computed in, its removed entries
-// replaced by -inf, its end padded with -inf to whole vectors.  Removed entries and padding are the same
-// thing from then on: they are smaller than every kept entry, weigh nothing, and only shift ranks.
+// Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are
+// smaller than every kept entry, weigh nothing, and only shift ranks.
 
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -52,6 +51,9 @@ template <class T> INLINE V<T> splat(T a) { return a - V<T>{}; }
 template <class T> INLINE V<T> at(const T* p) { return *(const typename vec<T, bytes>::loose*)p; }
 template <class T> INLINE void put(T* p, V<T> v) { *(typename vec<T, bytes>::loose*)p = v; }
 
+template <class T> INLINE auto bits(T v) { std::make_unsigned_t<Int<T>> b; memcpy(&b, &v, sizeof b); return b; }
+template <class T, class B> INLINE T number(B b) { T v; memcpy(&v, &b, sizeof v); return v; }
+
 template <class T, size_t... k> INLINE I<T> iota_(std::index_sequence<k...>) { return I<T>{Int<T>(k)...}; }
 template <class T> INLINE I<T> iota() { return iota_<T>(std::make_index_sequence<lanes<T>>()); }
 
@@ -86,42 +88,44 @@ template <class T> INLINE long pack(T* to, V<T> v, I<T> keep) {
 #endif
 }
 
-// A sum that stays accurate for a million terms: short runs in lanes, their totals in double.
+// A sum that stays accurate for a million terms: short runs in lanes, their totals in double, what those
+// round off kept too (Knuth's two-sum).
 template <class T> struct Sum {
     V<T> run{};
-    double total = 0;
+    double total = 0, rest = 0;
     INLINE void add(V<T> v, long i) {
         run += v;
-        if (i % (32 * lanes<T>) == 0) flush();
+        if ((i + lanes<T>) % (32 * lanes<T>) == 0) {
+            double r = fold(run, plus), t = total + r, b = t - total;
+            rest += (total - (t - b)) + (r - b), total = t, run = V<T>{};
+        }
     }
-    INLINE void flush() { total += fold(run, plus), run = V<T>{}; }
-    INLINE double get() { flush(); return total; }
+    INLINE double get() const { return total + (rest + double(fold(run, plus))); }
 };
 
-// exp(d) for d <= 0 within 2 ulp, underflowing gradually to 0: d = k ln 2 + r, |r| <= ln 2 / 2.
+// exp(d) 2^lift for d <= 0, within 2 ulp: d = k ln 2 + r, |r| <= ln 2 / 2.  The lift keeps every result normal until
+// the division by the sum takes it off again, so underflow is gradual and rounds once.  NaN stays NaN.
 template <class T> struct Exp;
 template <> struct Exp<float> {
-    static constexpr int mantissa = 23, lift = 64;
-    static constexpr float low = -104.f, tiny = -80.f, magic = 12582912.f + 127.f, hi = 0.693359375f,
-        lo = -2.12194440e-4f, c[] = {1.38145964699801597e-3f, 8.36871685026245498e-3f, 4.16683880721639183e-2f,
-                                     1.66665206321606605e-1f, 4.99999934477993070e-1f, 1.f, 1.f};
+    static constexpr int mantissa = 23;
+    static constexpr float low = -104.f, magic = 0x1.8p23f + 64, hi = 0.693359375f, lo = -2.12194440e-4f,
+        c[] = {1.38145964699801597e-3f, 8.36871685026245498e-3f, 4.16683880721639183e-2f, 1.66665206321606605e-1f,
+               4.99999934477993070e-1f, 1.f, 1.f};
 };
 template <> struct Exp<double> {
-    static constexpr int mantissa = 52, lift = 128;
-    static constexpr double low = -746., tiny = -660., magic = 6755399441055744. + 1023., hi = 6.93145751953125e-1,
-        lo = 1.42860682030941723212e-6, c[] = {2.46109072753049769e-8, 2.76208570640526757e-7, 2.75587254703334172e-6,
-            2.48015205662007863e-5, 1.98412683909614882e-4, 1.38888889169161141e-3, 8.33333333390043603e-3,
-            4.16666666666255134e-2, 1.66666666666659938e-1, 5.00000000000000117e-1, 1., 1.};
+    static constexpr int mantissa = 52;
+    static constexpr double low = -746., magic = 0x1.8p52 + 512, hi = 6.93145751953125e-1, lo = 1.42860682030941723e-6,
+        c[] = {2.46109072753049769e-8, 2.76208570640526757e-7, 2.75587254703334172e-6, 2.48015205662007863e-5,
+               1.98412683909614882e-4, 1.38888889169161141e-3, 8.33333333390043603e-3, 4.16666666666255134e-2,
+               1.66666666666659938e-1, 5.00000000000000117e-1, 1., 1.};
 };
-template <class T> INLINE V<T> exp(V<T> d) {
+template <class T> INLINE V<T> lifted_exp(V<T> d) {
     using C = Exp<T>;
     d = d < C::low ? splat<T>(C::low) : d;
-    V<T> z = d * T(1.4426950408889634) + C::magic;                    // its low bits hold k + bias
+    V<T> z = d * T(1.4426950408889634) + C::magic;                    // its low bits hold k + lift
     V<T> k = z - C::magic, r = d - k * C::hi - k * C::lo, q = splat(C::c[0]);
     for (size_t i = 1; i < std::size(C::c); i++) q = q * r + C::c[i];
-    I<T> tiny = d < C::tiny;                                          // 2^k alone would leave the normal range
-    V<T> power = (V<T>)(((I<T>)z + (tiny & C::lift)) << C::mantissa);
-    return q * power * (tiny ? splat<T>(T(1) / T(std::pow(2., C::lift))) : splat<T>(1));
+    return (V<T>)((I<T>)q + ((I<T>)z << C::mantissa));                // straight into the exponent
 }
 
 // -------------------------------------------------------------------------------------- storage formats
@@ -136,7 +140,6 @@ using H = vec<uint16_t, bytes / 2>::type;
 template <class S> struct Raw { using type = V<S>; };
 template <> struct Raw<half> { using type = H; };
 template <> struct Raw<bfloat> { using type = H; };
-template <> struct Raw<uint8_t> { using type = vec<uint8_t, bytes>::type; };
 
 INLINE V<float> decode(V<float> v, float) { return v; }
 INLINE V<double> decode(V<double> v, double) { return v; }
@@ -162,16 +165,35 @@ INLINE H encode(F v, half) {
 }
 
 // One vector of a row of which `left` entries remain; lanes beyond them are zero, and are not stored.
+#ifdef __AVX512BW__
+INLINE uint64_t first(long count) { return ~uint64_t(0) >> (64 - count); }
+template <class R> INLINE R load_end(const void* p, long size) {
+    if constexpr (sizeof(R) == 64) return (R)_mm512_maskz_loadu_epi8(first(size), p);
+    else return (R)_mm256_maskz_loadu_epi8(first(size), p);
+}
+template <class R> INLINE void store_end(void* p, R raw, long size) {
+    if constexpr (sizeof(R) == 64) _mm512_mask_storeu_epi8(p, first(size), (__m512i)raw);
+    else _mm256_mask_storeu_epi8(p, first(size), (__m256i)raw);
+}
+#else
+template <class R> __attribute__((noinline)) R load_end(const void* p, long size) {
+    R raw{};
+    memcpy(&raw, p, size);
+    return raw;
+}
+template <class R> __attribute__((noinline)) void store_end(void* p, R raw, long size) { memcpy(p, &raw, size); }
+#endif
 template <class S, class T = Compute<S>> INLINE V<T> load(const S* p, long left) {
-    typename Raw<S>::type raw{};
-    if (left >= lanes<T>) memcpy(&raw, p, sizeof raw);
-    else memcpy(&raw, p, left * sizeof(S));
+    using R = typename Raw<S>::type;
+    if (__builtin_expect(left < lanes<T>, 0)) return decode(load_end<R>(p, left * sizeof(S)), S());
+    R raw;
+    memcpy(&raw, p, sizeof raw);
     return decode(raw, S());
 }
 template <class S, class T = Compute<S>> INLINE void store(S* p, V<T> v, long left) {
     auto raw = encode(v, S());
-    if (left >= lanes<T>) memcpy(p, &raw, sizeof raw);
-    else memcpy(p, &raw, left * sizeof(S));
+    if (__builtin_expect(left < lanes<T>, 0)) store_end(p, raw, left * sizeof(S));
+    else memcpy(p, &raw, sizeof raw);
 }
 
 // ------------------------------------------------------------------------------------------------- rows
@@ -182,65 +204,63 @@ struct Job {                                                          // every p
     const uint8_t* mask; long mask_step; const int64_t* mask_row;      // where the mask of each row begins
     const double* param; long param_step;
     char* p;                                                          // output of forward, input of backward
-    double* state;                                                    // 5 numbers per row, or none
+    double* state;                                                    // one State per row, or none
     const char* g; char* dx; double* dparam; long detach;             // backward only
     long threads;
     std::atomic<long> next{0}, failed{0};
 };
 enum Op { T_SOFTMAX, R_SOFTMAX, SPARSEMAX, ENTMAX15 };
 
-struct State { double m, lo, hi, z, n; };                             // what backward needs to know of a row
-
-template <class T> INLINE long padded(long n) { return (n + lanes<T> - 1) / lanes<T> * lanes<T>; }
-
-template <class S, class T = Compute<S>> INLINE V<T> kept(const Job& job, const S* x, const uint8_t* mask, long i) {
-    V<T> v = load(x + i, job.n - i);
-    I<T> keep = iota<T>() < Int<T>(job.n - i < lanes<T> ? job.n - i : lanes<T>);
-    if (mask) {
-        typename vec<uint8_t, lanes<T>>::type b{};
-        long left = job.n - i < lanes<T> ? job.n - i : lanes<T>;
-        if (job.mask_step == 1 && left == lanes<T>) memcpy(&b, mask + i, sizeof b);
-        else for (long k = 0; k < left; k++) b[k] = mask[(i + k) * job.mask_step];
-        keep &= __builtin_convertvector(b, I<T>) != 0;
-    } else if (job.n - i >= lanes<T>) return v;
-    return keep ? v : splat(-inf<T>);
-}
-
-// Copies a row into y; false if it holds NaN or +inf, which no mapping survives.
-template <class S, class T = Compute<S>> bool fetch(const Job& job, long row, T* y, T& m, long& n) {
-    auto x = (const S*)job.x + row * job.x_stride;
-    auto mask = job.mask ? job.mask + job.mask_row[row] : nullptr;
-    V<T> top = splat(-inf<T>);
-    I<T> good{}, gone{};
-    for (long i = 0; i < job.n; i += lanes<T>) {
-        V<T> v = kept(job, x, mask, i);
-        put(y + i, v);
-        top = larger(top, v);
-        good -= v < inf<T>;
-        gone -= v == -inf<T>;
-    }
-    m = fold(top, larger);
-    n = padded<T>(job.n) - fold(gone, plus);
-    return fold(good, plus) == padded<T>(job.n);
-}
-
-// -------------------------------------------------------------------------------------------- selection
+struct State { double m, lo, hi, z, n, f; };                          // what backward needs to know of a row
 
 template <class T> struct Two { T lo, hi; };
 
-// The entries of rank j and k (from 0) among y[0..n), by counting for each entry how many are less:
-// what has at most j entries below it is at most the entry of rank j, which itself has at most j below it,
-// so that entry is the largest of them.  Exact with ties; quadratic, so for a few entries only.
-template <class T> INLINE Two<T> ranked(const T* y, long n, long j, long k) {
-    V<T> lo = splat(-inf<T>), hi = lo;
-    for (long i = 0; i < n; i += lanes<T>) {
-        V<T> v = at(y + i);
-        I<T> less{};
-        for (long l = 0; l < n; l++) less -= y[l] < v;
-        lo = larger(lo, less <= Int<T>(j) ? v : splat(-inf<T>));
-        hi = larger(hi, less <= Int<T>(k) ? v : splat(-inf<T>));
+template <class T> INLINE long padded(long n) { return (n + lanes<T> - 1) / lanes<T> * lanes<T>; }
+
+// A row of x: vector i of it, removed entries and padding as -inf.
+template <class S, class T = Compute<S>> struct Row {
+    const S* x;
+    const uint8_t* mask;
+    long n, step;
+    Row(const Job& job, long row)
+        : x((const S*)job.x + row * job.x_stride), mask(job.mask ? job.mask + job.mask_row[row] : nullptr), n(job.n),
+          step(job.mask_step) {}
+    INLINE V<T> operator()(long i) const {
+        V<T> v = load(x + i, n - i);
+        if (mask) v = masked(v, i);
+        if (n - i < lanes<T>) v = iota<T>() < Int<T>(n - i) ? v : splat(-inf<T>);
+        return v;
     }
-    return {fold(lo, larger), fold(hi, larger)};
+    INLINE V<T> masked(V<T> v, long i) const {
+        typename vec<uint8_t, lanes<T>>::type b{};
+        if (step == 1 && n - i >= lanes<T>) memcpy(&b, mask + i, sizeof b);
+        else for (long k = 0; k < std::min(n - i, lanes<T>); k++) b[k] = mask[(i + k) * step];
+        return __builtin_convertvector(b, I<T>) != 0 ? v : splat(-inf<T>);
+    }
+};
+
+// -------------------------------------------------------------------------------------------- selection
+
+// Counts for each of s[0..m) how many of y[0..n) are less.  What has at most j entries below it is at most the
+// entry of rank j (from 0), and what has more is greater; so if s holds that entry it is the largest of the
+// first kind, and if not, it lies between the two kinds.  Exact with ties.  m n steps: for few entries.
+template <class T> struct Ranked {
+    V<T> low = splat(-inf<T>), mid = splat(-inf<T>), high = splat(inf<T>);
+    INLINE void add(V<T> v, const T* y, long n, long j, long k) {
+        I<T> less{};
+#pragma GCC unroll 8
+        for (long l = 0; l < n; l++) less -= y[l] < v;
+        low = larger(low, less <= Int<T>(j) ? v : splat(-inf<T>));
+        mid = larger(mid, less <= Int<T>(k) ? v : splat(-inf<T>));
+        high = smaller(high, less > Int<T>(k) ? v : splat(inf<T>));
+    }
+};
+
+// Some entries of y[0..n), from four places of it.
+template <class T> INLINE V<T> sample(const T* y, long n) {
+    V<T> s = at(y);
+    for (long q = 1; q < 4; q++) s = iota<T>() >= Int<T>(q * lanes<T> / 4) ? at(y + q * (n - lanes<T>) / 3) : s;
+    return s;
 }
 
 struct Split { long le, in; };
@@ -270,92 +290,88 @@ template <class T> T least(const T* y, long n, T above, T otherwise) {   // smal
 // fixed per pass, whatever the values: linear always.
 template <class T> T radix(const T* y, long n, long j) {
     using B = std::make_unsigned_t<Int<T>>;
-    constexpr int width = 8 * sizeof(T);
-    auto key = [](T v) { B b; memcpy(&b, &v, sizeof b); return b >> (width - 1) ? ~b : B(b | B(1) << (width - 1)); };
-    B prefix = 0;
-    for (int shift = width - 8; shift >= 0; shift -= 8) {
+    constexpr B sign = B(1) << (8 * sizeof(T) - 1);
+    B prefix = 0, known = 0;
+    for (int shift = 8 * sizeof(T) - 8; shift >= 0; shift -= 8) {
         long count[256] = {}, digit = 0;
         for (long i = 0; i < n; i++) {
-            B k = key(y[i]) ^ prefix;
-            if (shift + 8 == width || !(k >> (shift + 7) >> 1)) count[(k >> shift) & 255]++;
+            B b = bits(y[i]), key = b & sign ? ~b : b | sign;
+            if ((key & known) == prefix) count[(key >> shift) & 255]++;
         }
-        while (j >= count[digit]) j -= count[digit++];
-        prefix |= B(digit) << shift;
+        while (digit < 255 && j >= count[digit]) j -= count[digit++];
+        prefix |= B(digit) << shift, known |= B(255) << shift;
     }
-    B b = prefix >> (width - 1) ? B(prefix ^ B(1) << (width - 1)) : ~prefix;
-    T v;
-    memcpy(&v, &b, sizeof v);
-    return v;
+    return number<T>(prefix & sign ? prefix ^ sign : ~prefix);
 }
 
-// The entries of rank j and j + 1 of y[0..n); `next` stands for rank n.  A sample of the entries proposes
-// two of them, a < b, that probably enclose rank j; counting the entries <= a and between tells for certain
-// where rank j is, and only the open interval that holds it is searched further.  What follows the last
-// entry of (a, b) is b itself, for b is an entry.  The two buffers take turns.
+// The entries of rank j and j + 1 of y[0..n), which is followed by -inf to the end of a vector; `next` stands for rank n.  A few of the entries propose two of
+// them, a < b, that should enclose rank j; counting the entries <= a and between tells for certain where
+// rank j is, and only the open interval that holds it is searched further.  What follows the last entry of
+// (a, b) is b itself, for b is an entry.  The two buffers take turns.
 template <class T> Two<T> select(const T* y, long n, long j, T next, T* to, T* other) {
-    constexpr long few = 48, sample = 32;
+    constexpr long few = 32;
     for (long work = 0, limit = 6 * n;; work += n) {
+        Ranked<T> r;
         if (n <= few) {
-            Two<T> r = ranked(y, n, j, j + 1);
-            return {r.lo, j + 1 < n ? r.hi : next};
+            for (long i = 0; i < n; i += lanes<T>) r.add(at(y + i), y, n, j, j + 1);
+            return {fold(r.low, larger), j + 1 < n ? fold(r.mid, larger) : next};
         }
         if (work > limit) {                                           // the samples mislead: give up guessing
             T lo = radix(y, n, j);
-            long le = split(y, n, lo, inf<T>, to).le;
-            return {lo, j + 1 < le ? lo : least(y, n, lo, next)};
+            return {lo, j + 1 < split(y, n, lo, inf<T>, to).le ? lo : least(y, n, lo, next)};
         }
-        alignas(bytes) T s[sample];
-        for (long i = 0; i < sample; i++) s[i] = y[(2 * i + 1) * n / (2 * sample)];
-        double r = (j + .5) / n, at = r * sample - .5, spread = 1.3 * std::sqrt(sample * r * (1 - r)) + .5;
-        long ja = std::floor(at - spread), jb = std::ceil(at + spread);
-        auto [a, b] = ranked(s, sample, ja, jb);
-        if (jb >= sample) b = inf<T>;
+        T s[lanes<T>];                                                // ranks within a sample, with a margin
+        put(s, sample(y, n));
+        float f = (j + .5f) / n, rank = f * lanes<T> - .5f, margin = .6f * std::sqrt(lanes<T> * f * (1 - f)) + .1f;
+        r.add(at(s), s, lanes<T>, std::floor(rank - margin), std::ceil(rank + margin) - 1);
+        T a = fold(r.low, larger), b = fold(r.high, smaller);
         Split c = split(y, n, a, b, to);
         if (j < c.le) {                                               // at a, or below
-            T high = j + 1 < c.le ? a : least(y, n, a, next);
-            Split d = split(y, n, -inf<T>, a, to);
-            if (j >= d.le + d.in) return {a, high};
-            j -= d.le, n = d.in, next = a;
+            T above = j + 1 < c.le ? a : least(y, n, a, next);
+            c = split(y, n, -inf<T>, a, to);
+            if (j >= c.le + c.in) return {a, above};
+            next = a;
         } else if (j < c.le + c.in) {
-            j -= c.le, n = c.in;
             if (b < inf<T>) next = b;
         } else {                                                      // at b, or above
-            Split d = split(y, n, b, inf<T>, to);
-            if (j < d.le) return {b, j + 1 < d.le ? b : least(y, n, b, next)};
-            j -= d.le, n = d.in;
+            c = split(y, n, b, inf<T>, to);
+            if (j < c.le) return {b, j + 1 < c.le ? b : least(y, n, b, next)};
         }
-        long whole = padded<T>(n);
-        put(to + n, splat(-inf<T>));
-        y = to, j += whole - n, n = whole;
+        put(to + c.in, splat(-inf<T>));
+        y = to, n = c.in, j -= c.le;
         std::swap(to, other);
     }
 }
 
 // ---------------------------------------------------------------------------------------------- weights
 
-// p = w e^(x-m) / sum.  Each of these gives w for a vector, and its derivative `slope` on the support.
+// p = w e^(x-m) / sum.  Each of these gives w for a vector, where it is not zero, and its derivative there.
 // Weights may carry any common factor: a power of two near 1/span keeps them in range and costs no rounding.
+template <class T> T scale(T span) {
+    constexpr int mantissa = Exp<T>::mantissa, bias = std::numeric_limits<T>::max_exponent - 1;
+    return number<T>(std::max<Int<T>>(1, 2 * bias - Int<T>(bits(span) >> mantissa)) << mantissa);
+}
 template <class T> struct Dense {                                     // softmax
     static constexpr T slope = 0;
+    INLINE I<T> on(V<T> x, V<T>) const { return x > -inf<T>; }
     INLINE V<T> operator()(V<T>, V<T>) const { return splat<T>(1); }
 };
 template <class T> struct Peak {                                      // the limit of a vanishing span
     static constexpr T slope = 0;
+    INLINE I<T> on(V<T>, V<T> d) const { return d == 0; }
     INLINE V<T> operator()(V<T>, V<T> d) const { return d == 0 ? splat<T>(1) : V<T>{}; }
 };
-template <class T> T scale(T span) {
-    constexpr int most = std::numeric_limits<T>::max_exponent;
-    return std::ldexp(T(1), span < inf<T> ? -std::max(std::ilogb(span), 2 - most) : -most);
-}
 template <class T> struct Hinge {                                     // d + t > 0 exactly where d > -t
     T t, slope = scale(t);
-    INLINE V<T> operator()(V<T>, V<T> d) const { return d > -t ? (d + t) * slope : V<T>{}; }
+    INLINE I<T> on(V<T>, V<T> d) const { return d > -t; }
+    INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (d + t) * slope : V<T>{}; }
 };
 template <class T> struct Quantile {                                  // x - theta as (x - hi) + (hi - theta):
     T lo, hi, slope, rest;                                            // both >= 0, not both 0, where x > lo
     Quantile(T lo, T hi, T m, double f)
         : lo(lo), hi(hi), slope(scale<T>(m - lo)), rest(T((1 - f) * (double(hi * slope) - double(lo * slope)))) {}
-    INLINE V<T> operator()(V<T> x, V<T>) const { return x > lo ? (x * slope - hi * slope) + rest : V<T>{}; }
+    INLINE I<T> on(V<T> x, V<T>) const { return x > lo; }
+    INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (x * slope - hi * slope) + rest : V<T>{}; }
 };
 
 // Calls f with the weights that a row's parameter asks for.
@@ -367,97 +383,117 @@ template <class T, class F> INLINE void with_weights(const Job& job, double para
         else f(Peak<T>());
     } else if (param == 0) f(Dense<T>());
     else if (lo == m) f(Peak<T>());
-    else {
-        double at = param * (s.n - 1);
-        f(Quantile<T>(lo, hi, m, at - std::floor(at)));
-    }
+    else f(Quantile<T>(lo, hi, m, s.f));
 }
 
 // The root tau of sum [z - tau]_+^q = 1, z = d / q, for q = 1 (sparsemax) and 2 (entmax15), by Newton's method
 // on the norm h(tau) = (sum [z - tau]_+^q)^(1/q), which is convex and falling: from the left the steps never
 // pass the root, so entries once left behind are out for good, and every step halves the excess h - 1 or the
 // slope, so there are few.  Entries with z <= -1 cannot be in the support: the largest, 0, would exceed 1.
-template <int q, class T> double simplex(const T* y, long n, T m, T* z) {
-    long c = 0;
+template <int q, class T, class X> T simplex(const X& x, long n, T m, T* z) {
+    struct Norm {                                                     // what one step needs
+        Sum<T> one, two;
+        I<T> in{};
+        INLINE I<T> add(V<T> v, T tau, long i) {
+            I<T> on = v > tau;
+            in -= on, v = on ? v - tau : V<T>{};
+            one.add(v, i);
+            if (q == 2) two.add(v * v, i);
+            return on;
+        }
+    } norm;
+    T tau = -1;
+    long c = 0, before = n + 1;
     for (long i = 0; i < n; i += lanes<T>) {
-        V<T> v = (at(y + i) - m) / T(q);
-        c += pack(z + c, v, v > T(-1));
+        V<T> v = (x(i) - m) * T(1. / q);
+        c += pack(z + c, v, norm.add(v, tau, i));
     }
     put(z + c, splat(-inf<T>));
-    double tau = -1, before = 0;
-    for (long count = c + 1;;) {
-        Sum<T> s1, s2;
-        I<T> in{};
-        T low = tau;
-        for (long i = 0; i < c; i += lanes<T>) {
-            V<T> v = at(z + i);
-            I<T> on = v > low;
-            in -= on;
-            if (q == 1) s1.add(on ? v : V<T>{}, i);
-            else v = on ? v - low : V<T>{}, s1.add(v, i), s2.add(v * v, i);
-        }
-        long k = fold(in, plus);
-        if (q == 1) {
-            if (k >= count) return tau;                               // the support stands still
-            tau = (s1.get() - 1) / k, count = k;
-        } else {
-            double h = std::sqrt(s2.get());
-            before = low, tau = before + h * (h - 1) / s1.get();
-            if (!(T(tau) > T(before))) return tau;
-        }
+    for (;;) {
+        long k = fold(norm.in, plus);
+        double h = q == 1 ? norm.one.get() : std::sqrt(norm.two.get());
+        T up = q == 1 ? tau + (h - 1) / k : tau + h * (h - 1) / norm.one.get();
+        if (q == 1 ? k >= before : !(up > tau)) return up;            // the support, or tau, stands still
+        tau = up, before = k, norm = Norm();
+        for (long i = 0; i < c; i += lanes<T>) norm.add(at(z + i), tau, i);
     }
 }
 
 // ---------------------------------------------------------------------------------- forward and backward
 
+// A row with one value throughout: 0 if nothing is kept, NaN if nothing can be said.
+template <class S, class T> void settle(S* p, long n, T value, const Job& job, long row, State s) {
+    for (long i = 0; i < n; i += lanes<T>) store(p + i, splat(value), n - i);
+    s.n = 0;
+    if (job.state) ((State*)job.state)[row] = s;
+}
+
 template <class S, class T = Compute<S>> void forward(const Job& job, long row, T* y) {
-    long whole = padded<T>(job.n);
-    auto p = (S*)job.p + row * job.n;
-    double param = job.param ? job.param[row * job.param_step] : 0;
-    T m, factor = 1, *a = y + whole, *b = a + whole + lanes<T>;
-    long n;
-    State s{};
-    bool good = fetch<S>(job, row, y, m, n) && (job.op > R_SOFTMAX || param >= 0) && (job.op != R_SOFTMAX || param <= 1);
-    s.m = m, s.n = n;
-    if (!good || n == 0) {
-        s.m = good ? 0 : NAN;
-        for (long i = 0; i < whole; i += lanes<T>) put(y + i, splat<T>(s.m));
-    } else if (job.op >= SPARSEMAX) {
-        T tau = job.op == SPARSEMAX ? simplex<1>(y, whole, m, a) : simplex<2>(y, whole, m, a);
-        T unit = job.op == SPARSEMAX ? 1 : T(.5);
-        for (long i = 0; i < whole; i += lanes<T>) {
-            V<T> v = (at(y + i) - m) * unit - tau;
-            v = v > 0 ? v : V<T>{};
-            put(y + i, job.op == SPARSEMAX ? v : v * v);
+    Row<S> x(job, row);
+    long N = job.n, whole = padded<T>(N);
+    auto p = (S*)job.p + row * N;
+    double param = job.param[row * job.param_step];
+    T* v = std::is_same_v<S, T> ? (T*)p : y;                          // where unnormalised values go
+
+    V<T> top = splat(-inf<T>);
+    I<T> gone{}, odd{};
+    for (long i = 0; i < N; i += lanes<T>) {
+        V<T> a = x(i);
+        top = larger(top, a);
+        if (job.op == R_SOFTMAX) put(y + i, a), gone -= a == -inf<T>;
+        else if (job.op > R_SOFTMAX) odd |= ~(a < inf<T>);
+    }
+    T m = fold(top, larger);
+    State s{m, 0, 0, 0, double(whole - fold(gone, plus)), 0};
+    if (m == -inf<T>) {                                               // nothing kept, or nothing but NaN
+        for (long i = 0; i < N; i += lanes<T>) odd |= ~(x(i) < inf<T>);
+        if (fold(odd, plus) == 0) return settle(p, N, T(0), job, row, s);
+    }
+    bool valid = job.op == T_SOFTMAX ? param >= 0 : job.op == R_SOFTMAX ? param >= 0 && param <= 1 : true;
+    if (!valid || fold(odd, plus) != 0) return settle(p, N, T(NAN), job, row, s);
+
+    if (job.op == SPARSEMAX) {
+        T tau = simplex<1>(x, N, m, y);
+        for (long i = 0; i < N; i += lanes<T>) store(p + i, larger((x(i) - m) - tau, V<T>{}), N - i);
+    } else if (job.op == ENTMAX15) {
+        T tau = simplex<2>(x, N, m, y);
+        for (long i = 0; i < N; i += lanes<T>) {
+            V<T> a = larger((x(i) - m) * T(.5) - tau, V<T>{});
+            store(p + i, a * a, N - i);
         }
     } else {
         if (job.op == R_SOFTMAX && param > 0) {
-            Two<T> r = select<T>(y, whole, whole - n + long(param * (n - 1)), m, a, b);
-            s.lo = r.lo, s.hi = r.hi;
+            double rank = param * (s.n - 1), j = std::floor(rank);
+            T* a = y + whole + lanes<T>;
+            Two<T> r = select<T>(y, N, N - long(s.n) + long(j), m, a, a + whole + lanes<T>);
+            s.lo = r.lo, s.hi = r.hi, s.f = rank - j;
         }
         with_weights<T>(job, param, s, [&](auto w) {
             Sum<T> z;
-            for (long i = 0; i < whole; i += lanes<T>) {
-                V<T> x = at(y + i), d = x - m, v = w(x, d) * exp<T>(d);
-                put(y + i, v);
-                z.add(v, i);
+            for (long i = 0; i < N; i += lanes<T>) {
+                V<T> a = x(i), d = a - m, e = w(a, d) * lifted_exp<T>(d);
+                store(v + i, e, N - i);
+                z.add(e, i);
             }
             s.z = z.get();
         });
-        factor = T(1 / s.z);
+        T total = T(s.z), inverse = 1 / total;                        // a corrected product divides as well as a division:
+        for (long i = 0; i < N; i += lanes<T>) {                      // a single entry gets exactly 1
+            V<T> e = load(v + i, N - i), q = e * inverse;
+            store(p + i, q + (e - q * total) * inverse, N - i);
+        }
+        if (job.state) ((State*)job.state)[row] = s;
     }
-    for (long i = 0; i < whole; i += lanes<T>) store(p + i, at(y + i) * factor, job.n - i);
-    if (job.state) memcpy(job.state + row * 5, &s, sizeof s);
 }
 
-template <class S, class T = Compute<S>> void backward(const Job& job, long row, T* y) {
+template <class S, class T = Compute<S>> void backward(const Job& job, long row) {
     long n = job.n;
     auto p = (const S*)job.p + row * n, g = (const S*)job.g + row * n;
     auto dx = (S*)job.dx + row * n;
     Sum<T> dot, norm;
     if (job.op >= SPARSEMAX) {                                        // dx = q (g - mean of g under q)
         auto q = [&](V<T> v) {
-            if (job.op == SPARSEMAX) return v > 0 ? splat<T>(1) : v * 0;
+            if (job.op == SPARSEMAX) return v > 0 ? splat<T>(1) : v;
             for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
             return v;
         };
@@ -472,44 +508,44 @@ template <class S, class T = Compute<S>> void backward(const Job& job, long row,
             store(dx + i, q(load(p + i, n - i)) * (load(g + i, n - i) - mean), n - i);
         return;
     }
-    auto x = (const S*)job.x + row * job.x_stride;
-    auto mask = job.mask ? job.mask + job.mask_row[row] : nullptr;
-    double param = job.param[row * job.param_step];
-    State st;
-    memcpy(&st, job.state + row * 5, sizeof st);
+    Row<S> x(job, row);
+    double param = job.param[row * job.param_step], *dparam = job.dparam ? job.dparam + row : nullptr;
+    const State& st = ((State*)job.state)[row];
     for (long i = 0; i < n; i += lanes<T>) dot.add(load(p + i, n - i) * load(g + i, n - i), i);
     T s = dot.get(), m = st.m, lo = st.lo, hi = st.hi;
+    auto plain = [&] {                                                // constant weights: the gradient of softmax
+        for (long i = 0; i < n; i += lanes<T>) store(dx + i, load(p + i, n - i) * (load(g + i, n - i) - s), n - i);
+        if (dparam) *dparam = 0;
+    };
+    if (st.n == 0) return plain();
     with_weights<T>(job, param, st, [&](auto w) {
-        T unit = w.slope / T(st.z);
-        I<T> at_lo = I<T>{} - 1, at_hi = at_lo, at_m = at_lo, tops{}, index = iota<T>();
-        for (long i = 0; i < n; i += lanes<T>, index += Int<T>(lanes<T>)) {
-            V<T> v = kept(job, x, mask, i), c = load(p + i, n - i), h = load(g + i, n - i) - s;
-            if (w.slope != 0) {
-                V<T> d = v - m, u = w(v, d) > 0 ? exp<T>(d) * unit : V<T>{};
-                c += u;
+        if constexpr (std::is_same_v<decltype(w), Dense<T>> || std::is_same_v<decltype(w), Peak<T>>) return plain();
+        else {
+            constexpr bool quantile = std::is_same_v<decltype(w), Quantile<T>>;
+            T unit = T(w.slope / st.z);
+            I<T> first{}, second{}, tops{}, index = iota<T>();
+            for (long i = 0; i < n; i += lanes<T>, index += Int<T>(lanes<T>)) {
+                V<T> v = x(i), d = v - m, h = load(g + i, n - i) - s;
+                V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
                 norm.add(u * h, i);
-                if (job.op == R_SOFTMAX) at_lo = v == lo ? index : at_lo, at_hi = v == hi ? index : at_hi;
-                else at_m = v == m ? index : at_m, tops -= v == m;
+                if (quantile) first = v == lo ? index : first, second = v == hi ? index : second;
+                else first = v == m ? index : first, tops -= v == m;
+                store(dx + i, (load(p + i, n - i) + u) * h, n - i);
             }
-            put(y + i, c * h);
-        }
-        if (w.slope != 0 && m == m) {
-            double A = norm.get(), rank = param * (st.n - 1), f = rank - std::floor(rank);
-            if (job.op == R_SOFTMAX && !job.detach) {
-                y[fold(at_lo, larger)] -= T(A * (1 - f));
-                y[fold(at_hi, larger)] -= T(A * f);
-                if (job.dparam) job.dparam[row] = -A * (st.n - 1) * (st.hi - st.lo);
-            } else if (job.op == T_SOFTMAX) {
+            auto add = [&](long i, double a) { store(dx + i, load(dx + i, 1) + T(a), 1); };
+            double A = norm.get();
+            if (quantile && !job.detach) {
+                add(fold(first, larger), -A * (1 - st.f));
+                add(fold(second, larger), -A * st.f);
+            } else if (!quantile) {
                 long k = fold(tops, plus);
-                T share = T(A / k);
-                if (k == 1) y[fold(at_m, larger)] -= share;
+                if (k == 1) add(fold(first, larger), -A);
                 else for (long i = 0; i < n; i += lanes<T>)
-                    put(y + i, at(y + i) - (kept(job, x, mask, i) == m ? splat(share) : V<T>{}));
-                if (job.dparam) job.dparam[row] = A;
+                    store(dx + i, load(dx + i, n - i) - (x(i) == m ? splat(T(A / k)) : V<T>{}), n - i);
             }
-        } else if (job.dparam) job.dparam[row] = 0 * s;
+            if (dparam) *dparam = !quantile ? A : job.detach ? 0 : -A * (st.n - 1) * (st.hi - st.lo);
+        }
     });
-    for (long i = 0; i < n; i += lanes<T>) store(dx + i, at(y + i), n - i);
 }
 
 // ---------------------------------------------------------------------------------------------- threads
@@ -537,7 +573,7 @@ template <class S> void work(Job& job) {
     long chunk = 1 + 16384 / (job.n + 1);
     for (long from; (from = job.next.fetch_add(chunk)) < job.rows;)
         for (long row = from; row < std::min(from + chunk, job.rows); row++)
-            job.g ? backward<S>(job, row, y) : forward<S>(job, row, y);
+            job.g ? backward<S>(job, row) : forward<S>(job, row, y);
 }
 
 void worker(void* data) {
@@ -595,6 +631,11 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullpt
 
 }  // namespace
 
+// One module for each instruction set: _rows_baseline, _rows_avx2, ...
 #define INIT_(level) PyInit__rows_##level
 #define INIT(level) INIT_(level)
-PyMODINIT_FUNC INIT(LEVEL)() { return PyModule_Create(&module); }
+PyMODINIT_FUNC INIT(LEVEL)() {
+    PyObject* made = PyModule_Create(&module);
+    if (made) PyModule_AddIntConstant(made, "STATE", sizeof(State) / sizeof(double));
+    return made;
+}
