@@ -9,6 +9,7 @@ DECLARED := pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cp
 demo: .venv/installed-demo
 	@mkdir -p demo
 	@$(BIN)/rsoftmax plot --logits 2 1.5 .3 -1 --r 0.5 --out demo/mappings.png
+	@$(BIN)/rsoftmax reproduce synthetic --quick --out demo
 
 test: .venv/installed-dev
 	@$(BIN)/ruff check --quiet .

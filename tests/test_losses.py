@@ -65,6 +65,11 @@ def binary_cross_entropy(z: Row, y: Row) -> float:
     return float(-(y * np.log(p) + (1 - y) * np.log(1 - p)).sum())
 
 
+def t_softmax_loss(z: Row, y: Row) -> float:
+    p = oracle.t_softmax(z, z.max() - 0.3) if z.max() > 0.3 else np.zeros_like(z)
+    return float((y * (p - eta_of(y)) ** 2).sum() + binary_cross_entropy(z - 0.3, y))
+
+
 def zlpr_loss(z: Row, y: Row) -> float:
     return float(np.log(1 + np.exp(z[y == 0]).sum()) + np.log(1 + np.exp(-z[y == 1]).sum()))
 
@@ -73,7 +78,7 @@ BY_HAND: dict[str, Callable[[Row, Row], float]] = {
     f.__name__: f
     for f in (
         r_softmax_loss, cross_entropy, sparsemax_huber_loss, sparsemax_hinge_loss, sparsehourglass_loss,
-        binary_cross_entropy, zlpr_loss,
+        binary_cross_entropy, t_softmax_loss, zlpr_loss,
     )
 }  # fmt: skip
 
@@ -81,8 +86,8 @@ every_loss = pytest.mark.parametrize("name", BY_HAND)
 
 
 def loss(name: str, z: Tensor, y: Tensor, **options: Any) -> Tensor:
-    function = getattr(losses, name)
-    result: Tensor = function(z, y, 0.4, **options) if name == "r_softmax_loss" else function(z, y, **options)
+    parameter = {"r_softmax_loss": [0.4], "t_softmax_loss": [0.3]}.get(name, [])
+    result: Tensor = getattr(losses, name)(z, y, *parameter, **options)
     return result
 
 
@@ -176,6 +181,13 @@ def test_the_rate_receives_a_gradient() -> None:
     r = torch.full((3, 1), 0.45, dtype=torch.float64, requires_grad=True)
     y = torch.tensor([[1, 1, 1, 0, 0, 0]] * 3)
     assert gradcheck(lambda r: losses.r_softmax_loss(z, y, r, reduction="none"), (r,))
+
+
+def test_the_threshold_receives_a_gradient() -> None:
+    z = spread_apart((3, 6))
+    theta = torch.tensor([[0.31], [-0.2], [5.0]], dtype=torch.float64, requires_grad=True)  # the last above all scores
+    y = torch.tensor([[1, 1, 1, 0, 0, 0]] * 3)
+    assert gradcheck(lambda theta: losses.t_softmax_loss(z, y, theta, reduction="none"), (theta,))
 
 
 def test_huber_gradient_is_p_minus_eta() -> None:

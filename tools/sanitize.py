@@ -12,7 +12,9 @@ CHECKS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
 def found(library: str) -> str:
-    return subprocess.run(["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax
+from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
 from rsoftmax.rows import check_input, checked_value, everywhere, shape_of
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "sparsehourglass_loss",
     "sparsemax_hinge_loss",
     "sparsemax_huber_loss",
+    "t_softmax_loss",
     "zlpr_loss",
 ]
 
@@ -60,6 +61,34 @@ def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduct
     z, y, eta = _prepare("r_softmax_loss", z, y, reduction)
     fit = (y * (r_softmax(z, r) - eta)).square().sum(-1)
     return _reduce(fit + _hinge(z, y, _margin(y)), reduction)
+
+
+def t_softmax_loss(z: Tensor, y: Tensor, theta: float | Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    r"""Squared error on the positive labels, as in eq. 5, and the likelihood of being above the threshold.
+
+    .. math:: \|y \cdot (\mathrm{t\text{-}softmax}(z, \max(z) - \theta) - \eta)\|^2
+              + \mathrm{binary\ cross\text{-}entropy}(z - \theta)
+
+    Args:
+        z: logits [..., K].
+        y: labels [..., K], 0 or 1.
+        theta: the threshold above which a label counts as positive; a number, or a tensor that broadcasts to [..., 1].
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
+        >>> t_softmax_loss(z, y, 0.9)
+        tensor(2.1529)
+
+    Where no logit is above the threshold the probabilities are zero, and the second term alone has a gradient.
+    """
+    z, y, eta = _prepare("t_softmax_loss", z, y, reduction)
+    u = z - theta
+    fit = (y * (weighted_softmax(u, F.relu(u)) - eta)).square().sum(-1)
+    return _reduce(fit + _misses(u, y), reduction)
 
 
 def cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -210,7 +239,7 @@ def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
         tensor(1.9246)
     """
     z, y, _ = _prepare("binary_cross_entropy", z, y, reduction)
-    return _reduce(F.softplus(torch.where(y == 1, -z, z)).sum(-1), reduction)
+    return _reduce(_misses(z, y), reduction)
 
 
 def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -237,6 +266,11 @@ def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
     positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
     return _reduce(negative + positive, reduction)
+
+
+def _misses(z: Tensor, y: Tensor) -> Tensor:
+    """The negative log-likelihood of each row's labels."""
+    return F.softplus(torch.where(y == 1, -z, z)).sum(-1)
 
 
 def _hinge(z: Tensor, y: Tensor, margin: Tensor) -> Tensor:

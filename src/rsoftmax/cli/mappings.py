@@ -1,9 +1,7 @@
-"""The command line: ``rsoftmax list``, ``plot`` and ``bench``."""
+"""``rsoftmax list`` and ``rsoftmax plot``."""
 
 import math
-import os
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 import typer
@@ -14,7 +12,7 @@ from typer.core import TyperCommand
 
 from rsoftmax.mappings import MAPPINGS
 
-app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
+app = typer.Typer()
 
 MOST_LOGITS = 40
 COLUMNS = ("mapping", "p", "parameter", "who decides the zeros", "source")
@@ -39,7 +37,7 @@ class _NumbersAfterLogits(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         joined: list[str] = []
         for word in args:
-            if joined and joined[-1].startswith("--logits") and _numbers(word):
+            if joined and joined[-1].startswith("--logits") and numbers(word):
                 joined[-1] += ("," if "=" in joined[-1] else "=") + word
             else:
                 joined.append(word)
@@ -60,7 +58,7 @@ def plot(
     """Draw all mappings of one row of scores side by side, and print their probabilities."""
     from rsoftmax.experiments import figure1
 
-    scores = _numbers(" ".join(logits))
+    scores = numbers(" ".join(logits))
     if not scores or not all(map(math.isfinite, scores)):
         shown = " ".join(logits)
         raise typer.BadParameter(
@@ -83,49 +81,6 @@ def plot(
     typer.echo(f"wrote {out}")
 
 
-@app.command()
-def bench(
-    quick: Annotated[bool, typer.Option(help="Few shapes and one kind of input: about a minute.")] = False,
-    threads: Annotated[str, typer.Option(help="Thread counts, apart by commas.")] = f"1,{os.cpu_count()}",
-    out: Annotated[Path, typer.Option(help="The folder for bench.jsonl and bench.png.")] = Path("results"),
-) -> None:
-    """Time every mapping beside torch.softmax and print the ratios."""
-    from rsoftmax.experiments import bench
-
-    counts = sorted({int(count) for count in _numbers(threads) if count >= 1 and count == int(count)})
-    if not counts:
-        raise typer.BadParameter(f"{threads!r} is not a list of thread counts; write 1,2", param_hint="--threads")
-    out.mkdir(parents=True, exist_ok=True)
-    timings: list[bench.Timing] = []
-    for group in bench.run(counts, quick):
-        timings += group
-        table = Table("ratio to torch.softmax", "", "median", "quartiles", "extra memory / output")
-        for t in group:
-            name = f"{t.method} {t.parameter}" + (" (reference)" if t.kernels == "reference" else "")
-            spread = f"{t.ratio_low:.2f} - {t.ratio_high:.2f}"
-            memory = f"{t.extra_bytes / t.output_bytes:.1f}"
-            table.add_row(escape(name), f"{t.median_us:.0f} us", f"{t.ratio:.2f}", spread, memory)
-        first = group[0]
-        table.title = f"{first.mode}, {first.rows} x {first.n}, {first.kind}, threads: {first.threads}"
-        Console().print(table)
-    bench.write(timings, out / "bench.jsonl")
-    bench.draw(timings, out / "bench.png")
-    table = Table("goal", "at most", "median case", "costliest case", "cases within", title="Ratios to torch.softmax")
-    for goal in bench.GOALS:
-        if cases := bench.measured(goal, timings):
-            worst, ratios = cases[0], [case.ratio for case in cases]
-            where = f"{worst.rows} x {worst.n}, {worst.kind}, {worst.parameter}, threads: {worst.threads}"
-            table.add_row(
-                f"{goal.method} {goal.mode}, n {goal.shortest} to {goal.longest}",
-                f"{goal.ratio}",
-                f"{median(ratios):.2f}",
-                f"{worst.ratio:.2f} ({where})",
-                f"{sum(ratio <= goal.ratio for ratio in ratios)} of {len(ratios)}",
-            )
-    Console().print(table)
-    typer.echo(f"wrote {out / 'bench.jsonl'} and {out / 'bench.png'}; {timings[0].machine}")
-
-
 def _rows() -> list[list[str]]:
     return [
         [
@@ -139,7 +94,7 @@ def _rows() -> list[list[str]]:
     ]
 
 
-def _numbers(words: str) -> list[float]:
+def numbers(words: str) -> list[float]:
     """The numbers in ``words``, apart by commas or blanks; none if anything else is among them."""
     try:
         return [float(word) for word in words.replace(",", " ").split()]

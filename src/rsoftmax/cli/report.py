@@ -1,0 +1,25 @@
+"""``rsoftmax report``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Option(help="The folder that `rsoftmax reproduce` wrote.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Where to write; RESULTS/report if not given.")] = None,
+) -> None:
+    """Write tables and figures of the results, the paper's claims beside ours, as Markdown and HTML."""
+    from rsoftmax.experiments import report as experiment
+
+    try:
+        written = experiment.write(results, out or results / "report", Console().print)
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error), param_hint="--results") from None
+    for path in written.files:
+        typer.echo(f"wrote {path}")

@@ -1,0 +1,151 @@
+"""Multi-label sets in Mulan's format: ``NAME/NAME-train.arff``, ``NAME/NAME-test.arff`` and ``NAME/NAME.xml``.
+
+The ARFF files hold features and labels as columns, dense or sparse; the XML file names the columns that are labels.
+"""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arff
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+BINARY = {"0", "1"}
+
+
+class Table(NamedTuple):
+    """A set's rows.
+
+    Attributes:
+        X: features [rows, d], float32; a sparse array if the file is sparse. A nominal feature of the values 0 and 1 is
+            a column, any other has a column of 0 and 1 for each of its values.
+        Y: labels [rows, K], bool, in the order of the XML file.
+        numeric: which columns of X are numeric, [d].
+    """
+
+    X: Any
+    Y: NDArray[np.bool_]
+    numeric: NDArray[np.bool_]
+
+
+def names(folder: Path, only: Sequence[str] | None = None) -> list[str]:
+    """The sets in a folder, or those of them that are asked for."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {str(folder)!r} does not exist")
+    found = sorted(path.parent.name for path in folder.glob("*/*.xml") if path.stem == path.parent.name)
+    if not found:
+        raise FileNotFoundError(f"{str(folder)!r} holds no sets; one is NAME/NAME.xml, -train.arff and -test.arff")
+    for name in only or ():
+        if name not in found:
+            raise ValueError(f"{str(folder)!r} has no set {name!r}; it has {', '.join(found)}")
+    return list(only or found)
+
+
+def read(folder: Path) -> tuple[Table, Table]:
+    """The training and the test rows of the set in a folder. Errors name the file, and where they can, the line."""
+    labels = _labels(folder / f"{folder.name}.xml")
+    train, test = (_load(folder / f"{folder.name}-{part}.arff") for part in ("train", "test"))
+    tables = _table(train, labels), _table(test, labels)
+    if train.attributes != test.attributes:
+        raise ValueError(f"{test.path}: its attributes are not those of {train.path}")
+    return tables
+
+
+class _File(NamedTuple):
+    path: Path
+    attributes: list[tuple[str, Any]]  # a name, and a type or the list of its values
+    rows: list[Any]  # lists of values, or dictionaries from column to value
+    sparse: bool
+
+
+def _labels(path: Path) -> list[str]:
+    try:
+        root = ElementTree.fromstring(_text(path))
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{path}, line {error.position[0]}: not XML: {error}") from None
+    found = [item.get("name") or "" for item in root.iter() if item.tag.rpartition("}")[2] == "label"]
+    if not found or not all(found):
+        raise ValueError(f'{path}: expected <label name="..."> for every label, got {found or "none"}')
+    return [_plain(name) for name in found]
+
+
+def _load(path: Path) -> _File:
+    text = _text(path)
+    lines = _data_lines(text)
+    sparse = bool(lines) and lines[0][1].startswith("{")
+    try:
+        content = arff.loads(text, return_type=arff.LOD if sparse else arff.DENSE)
+    except arff.ArffException as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not content["data"]:
+        raise ValueError(f"{path}: has no rows after @data")
+    attributes = [(_plain(name), kind) for name, kind in content["attributes"]]
+    return _File(path, attributes, content["data"], sparse)
+
+
+def _table(file: _File, labels: list[str]) -> Table:
+    kinds = dict(file.attributes)
+    for label in labels:
+        if label not in kinds:
+            raise ValueError(f"{file.path}: has no attribute {label!r}, which the XML file lists as a label")
+        if isinstance(kinds[label], str) or set(kinds[label]) != BINARY:
+            raise ValueError(f"{file.path}: the label {label!r} must be {{0,1}}, got {kinds[label]}")
+    columns: dict[tuple[str, str | None], int] = {}  # of X: by feature, and by value where it has a column for each
+    for name, kind in file.attributes:
+        if isinstance(kind, str) and kind.upper() not in ("NUMERIC", "REAL", "INTEGER"):
+            raise ValueError(f"{file.path}: the feature {name!r} is of type {kind}; numbers and {{...}} can be read")
+        if name not in labels:
+            for value in [None] if _is_number(kind) else kind:
+                columns[name, value] = len(columns)
+    places: list[tuple[int, int]] = []
+    amounts: list[float] = []
+    Y = np.zeros((len(file.rows), len(labels)), dtype=bool)
+    order = {label: k for k, label in enumerate(labels)}
+    for number, row in enumerate(file.rows):
+        for index, value in row.items() if file.sparse else enumerate(row):
+            name, kind = file.attributes[index]
+            if value is None:
+                line, _ = _data_lines(_text(file.path))[number]
+                raise ValueError(f"{file.path}, line {line}: {name!r} has no value")
+            if name in order:
+                Y[number, order[name]] = value == "1"
+            elif _is_number(kind):
+                places.append((number, columns[name, None]))
+                amounts.append(float(value))
+            else:
+                places.append((number, columns[name, value]))
+                amounts.append(1.0)
+    X = sp.csr_array((np.array(amounts, dtype=np.float32), np.array(places).T), shape=(len(file.rows), len(columns)))
+    numeric = np.array([isinstance(kinds[name], str) for name, _ in columns])
+    return Table(X if file.sparse else X.toarray(), Y, numeric)
+
+
+def _is_number(kind: Any) -> bool:
+    return isinstance(kind, str) or set(kind) == BINARY
+
+
+def _plain(name: str) -> str:
+    r"""A name without backslashes: ARFF files write Swainson\'s, and the reader leaves it so."""
+    return re.sub(r"\\(.)", r"\1", name)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} does not exist; a set NAME is NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}") from None
+
+
+def _data_lines(text: str) -> list[tuple[int, str]]:
+    """The lines of rows, with their numbers."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
+    start = next((i for i, (_, line) in enumerate(lines) if line.lower() == "@data"), len(lines))
+    return [(number, line) for number, line in lines[start + 1 :] if line and not line.startswith("%")]

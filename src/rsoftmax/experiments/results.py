@@ -1,0 +1,165 @@
+"""What the rows of the contest say: scores of every contestant, at any set of points, averaged over seeds."""
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rsoftmax.experiments import journal, synthetic, tabular
+from rsoftmax.experiments.contest import METHODS, P0, Training
+from rsoftmax.experiments.sweep import finished
+
+Point = Any  # what a contest was held on: a draw, or a set's name
+SPLITS = ("validation", "test", "test_last")
+
+
+class Contestant(NamedTuple):
+    """A method, and the rule by which its labels are read off."""
+
+    method: str
+    rule: str = "labels"
+
+    @property
+    def title(self) -> str:
+        """Its name in tables and figures."""
+        title = METHODS[self.method].title
+        match self.rule:
+            case "labels":
+                return title
+            case "tuned":
+                return f"{title}, threshold tuned"
+            case "true_count":
+                return f"{title}, true count"
+        return f"{title}, {self.rule.replace('=', ' = ')}"
+
+
+EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
+ORACLES = tuple(one for one in EVERYBODY if one.rule == "true_count")
+CONTESTANTS = tuple(one for one in EVERYBODY if one not in ORACLES)
+OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours)
+OTHERS = tuple(one for one in CONTESTANTS if one not in OURS)
+BEST_OF_OURS = Contestant("r_softmax_expected_f1")
+PAPERS = Contestant("r_softmax_count")
+SPARSE = tuple(map(Contestant, ("sparsemax_huber", "sparsemax_hinge", "sparsehourglass")))
+IN_THE_PAPER = (*SPARSE, *(Contestant("softmax", f"p0={p0}") for p0 in P0 if p0 >= 0.05))
+
+
+class Mean(NamedTuple):
+    """A mean over seeds with its standard deviation; no deviation if there is one seed only."""
+
+    value: float
+    spread: float | None
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}" if self.spread is None else f"{self.value:.2f} ± {self.spread:.2f}"
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Mean":
+        """The mean of the seeds' values."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The rows of one experiment that were run under the same settings.
+
+    Attributes:
+        settings: what they have in common beside the paper's defaults: nothing in a full run.
+        rows: by point, then by seed, then by method.
+    """
+
+    settings: dict[str, Any]
+    rows: dict[Point, dict[int, dict[str, dict[str, Any]]]]
+
+    def points(self) -> list[Point]:
+        """What the contest was held on."""
+        return list(self.rows)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return sorted({seed for seeds in self.rows.values() for seed in seeds})
+
+    def score(self, one: Contestant, point: Point, seed: int, split: str, average: str = "micro") -> float | None:
+        """A contestant's F1, if that run is there."""
+        row = self.rows[point].get(seed, {}).get(one.method)
+        return float(row["rules"][one.rule][split][average]) if row and one.rule in row["rules"] else None
+
+    def mean(self, one: Contestant, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
+        """The mean over the points, and then over the seeds that have all of them."""
+        return self.over_seeds(points, lambda point, seed: self.score(one, point, seed, split, average))
+
+    def margin(self, one: Contestant, rivals: Iterable[Contestant], points: Iterable[Point], split: str) -> Mean | None:
+        """How far one contestant is ahead of its best rival, chosen anew at each point; means as above."""
+        rivals = list(rivals)
+
+        def ahead(point: Point, seed: int) -> float | None:
+            mine = self.score(one, point, seed, split)
+            theirs = [self.score(rival, point, seed, split) for rival in rivals]
+            known = [score for score in theirs if score is not None]
+            return mine - max(known) if mine is not None and len(known) == len(theirs) else None
+
+        return self.over_seeds(points, ahead)
+
+    def over_seeds(self, points: Iterable[Point], value: Callable[[Point, int], float | None]) -> Mean | None:
+        """The mean of ``value(point, seed)`` over points, then over the seeds that have all of them."""
+        points = list(points)
+        by_seed = [[value(point, seed) for point in points] for seed in self.seeds]
+        whole = [[v for v in values if v is not None] for values in by_seed]
+        means = [statistics.fmean(values) for values in whole if values and len(values) == len(points)]
+        return Mean.of(means) if means else None
+
+    def epoch_seconds(self, method: str, points: Iterable[Point]) -> float | None:
+        """The median time of an epoch's training."""
+        rows = [self.rows[point][seed].get(method) for point in points for seed in self.rows[point]]
+        times = [row["epoch_seconds"] for row in rows if row]
+        return statistics.median(times) if times else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Both experiments, as far as they were run."""
+
+    synthetic: Contest | None
+    tabular: Contest | None
+
+
+class Draw(NamedTuple):
+    """A point of Figure 2."""
+
+    classes: int
+    labels: int
+    length: int
+
+
+def read(folder: Path, notice: Callable[[str], None]) -> Results:
+    """The results in a folder; raises FileNotFoundError if there are none."""
+    results = Results(
+        _contest(
+            folder / "synthetic.jsonl", synthetic.Run, lambda run: Draw(run.classes, run.labels, run.length), notice
+        ),
+        _contest(folder / "tabular.jsonl", tabular.Run, lambda run: run.dataset, notice),
+    )
+    if results.synthetic is None and results.tabular is None:
+        raise FileNotFoundError(f"no results in {folder}; `rsoftmax reproduce synthetic --out {folder}` makes some")
+    return results
+
+
+def _contest(
+    path: Path, kind: Callable[..., Any], place: Callable[[Any], Point], notice: Callable[[str], None]
+) -> Contest | None:
+    groups: dict[tuple[tuple[str, Any], ...], Contest] = {}
+    for row in finished(journal.read(path, notice)).values():
+        run: Training = kind(**row["run"])
+        point = place(run)
+        named = {"method", "seed", "classes", "labels", "length", "dataset"}
+        settings = {name: value for name, value in row["run"].items() if name not in named}
+        contest = groups.setdefault(tuple(sorted(settings.items())), Contest(settings, {}))
+        contest.rows.setdefault(point, {}).setdefault(run.seed, {})[run.method] = row
+    if not groups:
+        return None
+    chosen = groups.get(()) or max(groups.values(), key=lambda contest: len(contest.rows))
+    if len(groups) > 1:
+        notice(f"{path} mixes runs of different settings; shown are those with {chosen.settings or 'the full ones'}")
+    return chosen

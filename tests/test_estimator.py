@@ -1,0 +1,210 @@
+"""The scikit-learn estimator."""
+
+import io
+import subprocess
+import sys
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_multilabel_classification
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rsoftmax.estimator import SparseLabelClassifier
+from rsoftmax.multilabel import RATES, expected_f1_count
+
+X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
+X = StandardScaler().fit_transform(X)
+TRAIN, TEST = slice(0, 200), slice(200, 300)
+
+
+def small(*choices: Any, **options: Any) -> SparseLabelClassifier:
+    return SparseLabelClassifier(*choices, **{"hidden": (16,), "epochs": 10, "lr": 1e-2, "random_state": 0, **options})
+
+
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
+    [SparseLabelClassifier(epochs=15, lr=2e-2, hidden=(16,))],
+    expected_failed_checks=lambda _: {
+        "check_classifiers_multilabel_output_format_predict_proba": "asks for 0 < p < 1; here a label is told by p > 0"
+    },
+)
+def test_keeps_the_conventions_of_scikit_learn(estimator: SparseLabelClassifier, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"mapping": mapping, "rate": rate} for mapping, rates in RATES.items() for rate in rates if rate != "fixed"]
+    + [{"r": 0.6}, {"mapping": "sparsemax"}, {"mapping": "softmax"}, {"mapping": "entmax15"}],
+    ids=str,
+)
+def test_labels_are_the_non_zero_probabilities(choices: dict[str, Any]) -> None:
+    model = small(**choices).fit(X[TRAIN], Y[TRAIN])
+    p, found = model.predict_proba(X[TEST]), model.predict(X[TEST])
+    assert p.shape == found.shape == (100, 5)
+    assert set(np.unique(found)) <= {0, 1}
+    np.testing.assert_array_equal(found == 1, p > 0)
+    np.testing.assert_allclose(p.sum(1), found.any(1), rtol=1e-5)
+    assert model.score(X[TEST], Y[TEST]) == f1_score(Y[TEST], found, average="micro") > 0.4
+
+
+def test_the_decision_function_is_measured_from_the_threshold() -> None:
+    model = small("t_softmax").fit(X[TRAIN], Y[TRAIN])
+    np.testing.assert_array_equal(model.decision_function(X[TEST]) > 0, model.predict(X[TEST]) == 1)
+    model = small().fit(X[TRAIN], Y[TRAIN])
+    k = expected_f1_count(torch.tensor(model.decision_function(X[TEST]))).flatten()
+    np.testing.assert_array_equal(model.predict(X[TEST]).sum(1), k)
+
+
+def test_the_same_seed_gives_the_same_result_and_leaves_the_global_one_alone() -> None:
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    first, second, other = (small(random_state=seed).fit(X, Y).decision_function(X) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - other).max() > 1e-3
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("sparse", [sp.csr_matrix, sp.csr_array, sp.csc_array])
+def test_sparse_features_and_labels_make_no_difference(sparse: Any) -> None:
+    dense = small(early_stopping=True).fit(X[TRAIN], Y[TRAIN])
+    model = small(early_stopping=True).fit(sparse(X[TRAIN]), sparse(Y[TRAIN]))
+    np.testing.assert_allclose(model.predict_proba(sparse(X[TEST])), dense.predict_proba(X[TEST]), atol=1e-4)
+    found = model.predict(sparse(X[TEST]))
+    assert sp.issparse(found)
+    assert (found.toarray() != dense.predict(X[TEST])).mean() < 0.01  # sums in another order
+    assert model.score(X[TEST], sparse(Y[TEST])) == pytest.approx(dense.score(X[TEST], Y[TEST]), abs=0.01)
+
+
+def test_pipeline_grid_search_and_cross_validation() -> None:
+    pipeline = make_pipeline(StandardScaler(), small())
+    assert np.mean(cross_val_score(pipeline, X, Y, cv=3)) > 0.5
+    grid = {"sparselabelclassifier__rate": ["count", "expected_f1"], "sparselabelclassifier__hidden": [(8,), (8, 8)]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(X, Y)
+    assert len(search.cv_results_["params"]) == 4
+    assert search.best_estimator_.predict(X).shape == Y.shape
+
+
+def test_clone_and_joblib_round_trip() -> None:
+    model = small(early_stopping=True, patience=2).fit(X[TRAIN], Y[TRAIN])
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert not hasattr(copy, "net_")
+    stored = io.BytesIO()
+    joblib.dump(model, stored)
+    assert stored.tell() < 200_000  # the weights, not the data
+    stored.seek(0)
+    again = joblib.load(stored)
+    np.testing.assert_array_equal(again.predict_proba(X[TEST]), model.predict_proba(X[TEST]))
+    again.partial_fit(X[TRAIN], Y[TRAIN])
+    assert np.abs(again.decision_function(X) - model.decision_function(X)).max() > 0
+
+
+def test_early_stopping_ends_with_the_best_weights() -> None:
+    model = small(early_stopping=True, patience=3, epochs=200).fit(X[TRAIN], Y[TRAIN])
+    losses = model.net_.history[:, "valid_loss"]
+    assert len(losses) < 200
+    assert int(np.argmin(losses)) == len(losses) - 4
+    assert model.net_.history[-1, "batches", :, "train_batch_size"] == [128, 32]  # 160 rows of 200
+    short = small(epochs=len(losses) - 3, early_stopping=True).fit(X[TRAIN], Y[TRAIN])
+    np.testing.assert_array_equal(short.decision_function(X), model.decision_function(X))
+    assert model.partial_fit(X[TRAIN], Y[TRAIN]).net_.history[-1, "batches", :, "train_batch_size"] == [128, 72]
+
+
+def test_partial_fit_continues() -> None:
+    model = small()
+    for _ in range(10):
+        model.partial_fit(X[TRAIN], Y[TRAIN])
+    assert len(model.net_.history) == 10
+    assert model.score(X[TEST], Y[TEST]) > 0.5
+    with pytest.raises(ValueError, match=r"y must be \[rows, 5\] of 0 and 1, as at the first call"):
+        model.partial_fit(X[TRAIN], Y[TRAIN][:, :4])
+
+
+def test_classes_in_one_dimension_get_one_class_each() -> None:
+    y = np.array(["low", "middle", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    model = small(epochs=40).fit(X[TRAIN], y[TRAIN])
+    p = model.predict_proba(X[TEST])
+    assert list(model.classes_) == ["high", "low", "middle"]
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.predict(X[TEST]), model.classes_[p.argmax(1)])
+    assert model.score(X[TEST], y[TEST]) == np.mean(model.predict(X[TEST]) == y[TEST]) > 0.7
+    late = small().partial_fit(X[:5], y[:5], classes=["high", "low", "middle"])
+    assert late.predict_proba(X).shape == (300, 3)
+    with pytest.raises(ValueError, match=r"'tall'.* not among classes"):
+        late.partial_fit(X[:1], ["tall"])
+
+
+def test_rows_without_a_label_and_labels_without_a_row() -> None:
+    labels = Y[TRAIN].copy()
+    labels[:150], labels[:, 4] = 0, 0
+    model = small(epochs=40).fit(X[TRAIN], labels)
+    found = model.predict(X[:150])
+    assert (found.sum(1) == 0).mean() > 0.5
+    assert not model.predict_proba(X[:150])[found.sum(1) == 0].any()
+
+
+def test_a_progress_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    small(epochs=3).fit(X, Y)
+    assert capsys.readouterr() == ("", "")
+    small(epochs=3, progress=True, early_stopping=True).fit(X, Y)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "valid_loss" in shown
+
+
+def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rsoftmax.estimator.MultiLabelHead.loss", interrupted)
+    for early_stopping in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            small(early_stopping=early_stopping).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mapping": "hardmax"}, "no mapping is called 'hardmax'"),
+        ({"rate": "zero"}, "rate='zero' does not go with mapping='r_softmax'"),
+        ({"epochs": 0}, "epochs must be a whole number from 1, got 0"),
+        ({"hidden": 16}, r"hidden must be sizes of layers, say \(128,\), got 16"),
+        ({"hidden": (16, 0)}, r"hidden\[1\] must be a whole number from 1, got 0"),
+        ({"batch_size": 0.5}, r"batch_size must be a whole number from 1, got 0\.5"),
+        ({"lr": 0}, "lr must be above 0"),
+        ({"validation_share": 1.0}, r"validation_share must be between 0 and 1, got 1\.0"),
+    ],
+)
+def test_wrong_parameters_say_what_would_do(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**options).fit(X, Y)
+
+
+def test_targets_that_are_no_labels() -> None:
+    with pytest.raises(ValueError, match="Unknown label type"):
+        small().fit(X, X)
+    with pytest.raises(ValueError, match="y must hold 0 or 1, got 4"):
+        small().fit(X, Y + 3)
+
+
+def test_only_the_estimator_needs_scikit_learn() -> None:
+    program = """
+import sys
+sys.modules["skorch"] = None
+import rsoftmax.multilabel
+try:
+    import rsoftmax.estimator
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "rsoftmax.estimator needs skorch: pip install 'rsoftmax[sklearn]'" in done.stdout
