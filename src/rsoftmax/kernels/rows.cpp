@@ -1,6 +1,6 @@
 // Sparse probability mappings over the rows of a matrix, forward and backward.
 //
-// Written once with GCC/Clang vector extensions and compiled once per instruction set (see build.sh);
+// Written once with GCC/Clang vector extensions and compiled once per instruction set (see setup.py);
 // Python loads the library that fits the CPU, so there is no dispatch in here.
 //
 // Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are
@@ -256,11 +256,10 @@ template <class T> struct Ranked {
     }
 };
 
-// Some entries of y[0..n), from four places of it.
-template <class T> INLINE V<T> sample(const T* y, long n) {
-    V<T> s = at(y);
-    for (long q = 1; q < 4; q++) s = iota<T>() >= Int<T>(q * lanes<T> / 4) ? at(y + q * (n - lanes<T>) / 3) : s;
-    return s;
+// One vector of entries of y[0..n), evenly spaced so that sorted rows are sampled well too.
+template <class T, size_t... k> INLINE V<T> sample(const T* y, long n, std::index_sequence<k...>) {
+    long stride = n / lanes<T>;
+    return V<T>{y[k * stride + stride / 2]...};
 }
 
 struct Split { long le, in; };
@@ -304,10 +303,11 @@ template <class T> T radix(const T* y, long n, long j) {
     return number<T>(prefix & sign ? prefix ^ sign : ~prefix);
 }
 
-// The entries of rank j and j + 1 of y[0..n), which is followed by -inf to the end of a vector; `next` stands for rank n.  A few of the entries propose two of
-// them, a < b, that should enclose rank j; counting the entries <= a and between tells for certain where
-// rank j is, and only the open interval that holds it is searched further.  What follows the last entry of
-// (a, b) is b itself, for b is an entry.  The two buffers take turns.
+// The entries of rank j and j + 1 of y[0..n), which is followed by -inf to the end of a vector; `next` stands
+// for rank n.  A few of the entries propose two of them, a < b, that should enclose rank j; counting the
+// entries <= a and between tells for certain where rank j is, and only the open interval that holds it is
+// searched further.  What follows the last entry of (a, b) is b itself, for b is an entry.  The two buffers
+// take turns.  Bad proposals cost passes, and after six rows' worth of them the radix takes over.
 template <class T> Two<T> select(const T* y, long n, long j, T next, T* to, T* other) {
     constexpr long few = 32;
     for (long work = 0, limit = 6 * n;; work += n) {
@@ -321,8 +321,8 @@ template <class T> Two<T> select(const T* y, long n, long j, T next, T* to, T* o
             return {lo, j + 1 < split(y, n, lo, inf<T>, to).le ? lo : least(y, n, lo, next)};
         }
         T s[lanes<T>];                                                // ranks within a sample, with a margin
-        put(s, sample(y, n));
-        float f = (j + .5f) / n, rank = f * lanes<T> - .5f, margin = .6f * std::sqrt(lanes<T> * f * (1 - f)) + .1f;
+        put(s, sample(y, n, std::make_index_sequence<lanes<T>>()));
+        float f = (j + .5f) / n, rank = f * lanes<T> - .5f, margin = .6f * std::sqrt(lanes<T> * f * (1 - f)) + .5f;
         r.add(at(s), s, lanes<T>, std::floor(rank - margin), std::ceil(rank + margin) - 1);
         T a = fold(r.low, larger), b = fold(r.high, smaller);
         Split c = split(y, n, a, b, to);
@@ -522,12 +522,17 @@ template <class S, class T = Compute<S>> void backward(const Job& job, long row)
         if constexpr (std::is_same_v<decltype(w), Dense<T>> || std::is_same_v<decltype(w), Peak<T>>) return plain();
         else {
             constexpr bool quantile = std::is_same_v<decltype(w), Quantile<T>>;
-            T unit = T(w.slope / st.z);
+            // The sum of u h, for theta; for t its equal by sum p h = 0 in which a lone maximum counts exactly nothing.
+            auto term = [&](V<T> u, V<T> d) {
+                if constexpr (quantile) return u;
+                else return (d < 0) & (d > -w.t) ? u * (d / -w.t) : V<T>{};
+            };
+            T unit = T(std::min(w.slope / st.z, double(std::numeric_limits<T>::max())));
             I<T> first{}, second{}, tops{}, index = iota<T>();
             for (long i = 0; i < n; i += lanes<T>, index += Int<T>(lanes<T>)) {
                 V<T> v = x(i), d = v - m, h = load(g + i, n - i) - s;
                 V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
-                norm.add(u * h, i);
+                norm.add(term(u, d) * h, i);
                 if (quantile) first = v == lo ? index : first, second = v == hi ? index : second;
                 else first = v == m ? index : first, tops -= v == m;
                 store(dx + i, (load(p + i, n - i) + u) * h, n - i);
