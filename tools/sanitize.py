@@ -23,8 +23,11 @@ def main() -> None:
         ignored = shutil.ignore_patterns(".git", ".venv*", "build", "*.so", "results")
         shutil.copytree(ROOT, copy, ignore=ignored)
         build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-        subprocess.run(build, cwd=copy, check=True, env={**os.environ, "CFLAGS": CHECKS})
-        assert len(list((copy / "src/rsoftmax/kernels").glob("*.so"))), "the kernels did not compile"
+        flags = dict.fromkeys(("CFLAGS", "CXXFLAGS", "LDFLAGS"), CHECKS)
+        subprocess.run(build, cwd=copy, check=True, env={**os.environ, **flags})
+        made = list((copy / "src/rsoftmax/kernels").glob("*.so"))
+        assert made, "the kernels did not compile"
+        assert all(b"__asan_init" in library.read_bytes() for library in made), "the kernels were built without checks"
         environment = {
             **os.environ,
             "PYTHONPATH": str(copy / "src"),

@@ -5,7 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
+_ORDINARY = (Tensor, torch.nn.Parameter)
 _LEVELS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
 _OPS = {"t_softmax": 0, "r_softmax": 1, "softmax": 1, "sparsemax": 2, "entmax15": 3}  # softmax: at rate 0
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -38,14 +43,14 @@ def takes(x: Tensor) -> bool:
 def in_memory(x: Tensor) -> bool:
     """Whether looking at a tensor's memory is free and makes sense: ordinary, on the CPU, not traced or transformed."""
     return (
-        not torch.compiler.is_compiling()
+        not is_compiling()
         and x.is_cpu
-        and type(x) in (Tensor, torch.nn.Parameter)
-        and not torch._C._is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._functorch.is_legacy_batchedtensor(x)  # what autograd makes of a batch of gradients
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch.autograd.forward_ad._current_level < 0
+        and type(x) in _ORDINARY
+        and not _is_tracing()
+        and not _are_functorch_transforms_active()
+        and not is_legacy_batchedtensor(x)  # what autograd makes of a batch of gradients
+        and _len_torch_dispatch_stack() == 0
+        and forward_ad._current_level < 0
     )
 
 

@@ -144,7 +144,7 @@ template <> struct Raw<bfloat> { using type = H; };
 INLINE V<float> decode(V<float> v, float) { return v; }
 INLINE V<double> decode(V<double> v, double) { return v; }
 INLINE F decode(H v, bfloat) { return (F)(__builtin_convertvector(v, U) << 16); }
-INLINE F decode(H v, half) {                                          // rebias by a multiplication: exact, denormals too
+INLINE F decode(H v, half) {                                          // rebias by a product: exact, denormals too
     U u = __builtin_convertvector(v, U), body = (u & 0x7fff) << 13, sign = (u & 0x8000) << 16;
     U number = (U)((F)body * 0x1p112f), special = body | 0x7f800000;
     return (F)((body >= (0x7c00u << 13) ? special : number) | sign);
@@ -165,7 +165,7 @@ INLINE H encode(F v, half) {
 }
 
 // One vector of a row of which `left` entries remain; lanes beyond them are zero, and are not stored.
-#ifdef __AVX512BW__
+#if defined(__AVX512BW__) && !defined(__SANITIZE_ADDRESS__)           // which does not see masked loads
 INLINE uint64_t first(long count) { return ~uint64_t(0) >> (64 - count); }
 template <class R> INLINE R load_end(const void* p, long size) {
     if constexpr (sizeof(R) == 64) return (R)_mm512_maskz_loadu_epi8(first(size), p);
@@ -477,8 +477,8 @@ template <class S, class T = Compute<S>> void forward(const Job& job, long row, 
             }
             s.z = z.get();
         });
-        T total = T(s.z), inverse = 1 / total;                        // a corrected product divides as well as a division:
-        for (long i = 0; i < N; i += lanes<T>) {                      // a single entry gets exactly 1
+        T total = T(s.z), inverse = 1 / total;                        // a corrected product is as good as a
+        for (long i = 0; i < N; i += lanes<T>) {                      // division: a single entry gets exactly 1
             V<T> e = load(v + i, N - i), q = e * inverse;
             store(p + i, q + (e - q * total) * inverse, N - i);
         }
