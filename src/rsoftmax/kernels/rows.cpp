@@ -95,7 +95,7 @@ template <class T> struct Sum {
     double total = 0, rest = 0;
     INLINE void add(V<T> v, long i) {
         run += v;
-        if ((i + lanes<T>) % (32 * lanes<T>) == 0) {
+        if ((i + lanes<T>) % ((sizeof(T) == 4 ? 32 : 8) * lanes<T>) == 0) {
             double r = fold(run, plus), t = total + r, b = t - total;
             rest += (total - (t - b)) + (r - b), total = t, run = V<T>{};
         }
@@ -217,6 +217,15 @@ template <class T> struct Two { T lo, hi; };
 
 template <class T> INLINE long padded(long n) { return (n + lanes<T> - 1) / lanes<T> * lanes<T>; }
 
+// Integers to wider ones, doubling (GCC 12 takes a longer step lane by lane).
+template <class E, class T, class B> INLINE I<T> widen(B v) {
+    if constexpr (sizeof(E) == sizeof(T)) return (I<T>)v;
+    else {
+        using D = std::conditional_t<sizeof(E) == 1, int16_t, std::conditional_t<sizeof(E) == 2, int32_t, int64_t>>;
+        return widen<D, T>(__builtin_convertvector(v, typename vec<D, 2 * sizeof(B)>::type));
+    }
+}
+
 // A row of x: vector i of it, removed entries and padding as -inf.
 template <class S, class T = Compute<S>> struct Row {
     const S* x;
@@ -231,11 +240,17 @@ template <class S, class T = Compute<S>> struct Row {
         if (n - i < lanes<T>) v = iota<T>() < Int<T>(n - i) ? v : splat(-inf<T>);
         return v;
     }
+    using Bytes = typename vec<uint8_t, lanes<T>>::type;
     INLINE V<T> masked(V<T> v, long i) const {
-        typename vec<uint8_t, lanes<T>>::type b{};
-        if (step == 1 && n - i >= lanes<T>) memcpy(&b, mask + i, sizeof b);
-        else for (long k = 0; k < std::min(n - i, lanes<T>); k++) b[k] = mask[(i + k) * step];
-        return __builtin_convertvector(b, I<T>) != 0 ? v : splat(-inf<T>);
+        bool whole = step == 1 && n - i >= lanes<T>;
+        using Loose = typename vec<uint8_t, lanes<T>>::loose;
+        Bytes b = __builtin_expect(whole, 1) ? *(const Loose*)(mask + i) : scattered(i);
+        return widen<uint8_t, T>(b) != 0 ? v : splat(-inf<T>);
+    }
+    __attribute__((noinline)) Bytes scattered(long i) const {
+        Bytes b{};
+        for (long k = 0; k < std::min(n - i, lanes<T>); k++) b[k] = mask[(i + k) * step];
+        return b;
     }
 };
 
@@ -325,6 +340,7 @@ template <class T> Two<T> select(const T* y, long n, long j, T next, T* to, T* o
         float f = (j + .5f) / n, rank = f * lanes<T> - .5f, margin = .6f * std::sqrt(lanes<T> * f * (1 - f)) + .5f;
         r.add(at(s), s, lanes<T>, std::floor(rank - margin), std::ceil(rank + margin) - 1);
         T a = fold(r.low, larger), b = fold(r.high, smaller);
+        if (a == -inf<T> && b == inf<T>) a = fold(at(s), larger);     // the sample is mostly ties: take those apart
         Split c = split(y, n, a, b, to);
         if (j < c.le) {                                               // at a, or below
             T above = j + 1 < c.le ? a : least(y, n, a, next);
@@ -595,12 +611,14 @@ bool run(Job& job) {
     long threads = std::min({job.threads, job.rows, 1 + job.rows * job.n / 16384});
     if (threads <= 1) worker(&job);
     else if (pool) pool(worker, &job, threads, 0);
-    else try {
+    else {
         std::vector<std::thread> others;
-        for (long i = 1; i < threads; i++) others.emplace_back(worker, &job);
+        try {
+            for (long i = 1; i < threads; i++) others.emplace_back(worker, &job);
+        } catch (...) {}                                              // fewer then: rows go to whoever asks for them
         worker(&job);
         for (auto& t : others) t.join();
-    } catch (...) { worker(&job); }
+    }
     return !job.failed;
 }
 
