@@ -201,6 +201,12 @@ def test_rows_may_be_strided_and_written_in_place() -> None:
     assert torch.equal(mine, expected)
 
 
+def test_a_view_that_negates_is_read_as_it_looks() -> None:
+    x = torch.randn(3, 8, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    assert_close(r_softmax(x, 0.5), r_softmax(x.clone(), 0.5))
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 1, 9), (1, 1, 7, 9), (2, 1, 7, 9), (9,), (3, 1, 9), (2, 3, 7, 1)], ids=str)
 def test_a_broadcast_mask_is_the_mask_written_out(shape: tuple[int, ...]) -> None:
     x = torch.randn(2, 3, 7, 9)

@@ -1,29 +1,49 @@
-"""Writes the generated parts of README.md, or with --check says whether they are stale."""
+"""Writes the generated parts of the documents, or with --check says whether they are stale."""
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
+from rsoftmax.experiments import bench
 
-README = Path(__file__).parents[1] / "README.md"
-PARTS = {"mappings": ["list", "--markdown"]}
+ROOT = Path(__file__).parents[1]
 
 
-def rendered(text: str) -> str:
-    for part, command in PARTS.items():
-        table = CliRunner().invoke(app, command, catch_exceptions=False).output.strip()
+def mappings() -> str:
+    return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
+
+
+def timings() -> list[bench.Timing]:
+    return bench.read(ROOT / "results" / "bench.jsonl")
+
+
+def machine() -> str:
+    first = timings()[0]
+    return f"Measured on: {first.machine}, torch {first.torch}."
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"mappings": mappings, "ratios": lambda: bench.headline(timings()), "machine": machine},
+    "docs/performance.md": {"verdict": lambda: bench.verdict(timings()), "machine": machine},
+}
+
+
+def rendered(text: str, parts: dict[str, Callable[[], str]]) -> str:
+    for part, write in parts.items():
         block = rf"(<!-- {part}: .*? -->\n).*?(\n<!-- end -->)"
-        text, found = re.subn(block, rf"\g<1>{table}\g<2>", text, flags=re.DOTALL)
-        assert found == 1, f"README.md has {found} parts named {part}"
+        text, found = re.subn(block, rf"\g<1>{write()}\g<2>", text, flags=re.DOTALL)
+        assert found == 1, f"there are {found} parts named {part}"
     return text
 
 
 if __name__ == "__main__":
-    old = README.read_text(encoding="utf-8")
-    new = rendered(old)
-    if "--check" in sys.argv:
-        sys.exit(new != old and "README.md is stale; run: make readme")
-    README.write_text(new, encoding="utf-8")
+    for name, parts in PARTS.items():
+        old = (ROOT / name).read_text(encoding="utf-8")
+        new = rendered(old, parts)
+        if "--check" in sys.argv and new != old:
+            sys.exit(f"{name} is stale; run: make readme")
+        (ROOT / name).write_text(new, encoding="utf-8")

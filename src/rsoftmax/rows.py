@@ -1,4 +1,4 @@
-"""Any tensor as rows: dim, mask, dtype and parameter on the way in, and the same way back."""
+"""Any tensor as rows: dim, mask and parameter on the way in, and the same way back; errors that repair the call."""
 
 import math
 from collections.abc import Callable
@@ -87,7 +87,7 @@ def _checked_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         found = f"{mask.dtype} of shape {shape_of(mask)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name}: mask must be a bool tensor, True = keep, got {found}; use mask.bool()")
-    return broadcast(name, "mask", mask, x.shape)
+    return broadcast(name, "mask", mask.to(x.device), x.shape)
 
 
 def checked_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> float | Tensor:

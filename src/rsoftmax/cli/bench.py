@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 import typer
@@ -41,17 +40,5 @@ def bench(
         Console().print(table)
     experiment.write(timings, out / "bench.jsonl")
     experiment.draw(timings, out / "bench.png")
-    table = Table("goal", "at most", "median case", "costliest case", "cases within", title="Ratios to torch.softmax")
-    for goal in experiment.GOALS:
-        if cases := experiment.measured(goal, timings):
-            worst, ratios = cases[0], [case.ratio for case in cases]
-            where = f"{worst.rows} x {worst.n}, {worst.kind}, {worst.parameter}, threads: {worst.threads}"
-            table.add_row(
-                f"{goal.method} {goal.mode}, n {goal.shortest} to {goal.longest}",
-                f"{goal.ratio}",
-                f"{median(ratios):.2f}",
-                f"{worst.ratio:.2f} ({where})",
-                f"{sum(ratio <= goal.ratio for ratio in ratios)} of {len(ratios)}",
-            )
-    Console().print(table)
+    typer.echo(experiment.verdict(timings))
     typer.echo(f"wrote {out / 'bench.jsonl'} and {out / 'bench.png'}; {timings[0].machine}")

@@ -29,6 +29,7 @@ from rsoftmax import MAPPINGS, use_kernels
 SHAPES = ((64, 20), (1024, 80), (12288, 128), (6144, 512), (4096, 1000), (256, 30522), (8, 1_000_000))
 KINDS = ("normal", "heavy tail", "sorted", "ties", "masked")
 RATES = (0.1, 0.5, 0.9)
+MODES = ("forward", "forward+backward")
 BASELINE = "torch.softmax"
 os.environ.setdefault(
     "KINETO_LOG_LEVEL", "5"
@@ -226,9 +227,9 @@ def run(threads: list[int], quick: bool) -> Iterator[list[Timing]]:
             torch.set_num_threads(count)
             for shape in shapes:
                 for kind in KINDS[:1] if quick else KINDS:
-                    for mode in ("forward", "forward+backward"):
+                    for mode in MODES:
                         yield time_together(fast_methods(shape[0]), mode, kind, shape, 0.3 if quick else 1.0)
-                for mode in ("forward", "forward+backward"):
+                for mode in MODES:
                     yield time_together(slow_methods(), mode, KINDS[0], shape, 0.3, rounds=3)
     finally:
         torch.set_num_threads(before)
@@ -281,6 +282,47 @@ def write(timings: list[Timing], path: Path) -> None:
     draft.replace(path)
 
 
+def headline(timings: list[Timing]) -> str:
+    """A Markdown table of forward / forward+backward ratios, one thread, normal scores."""
+    wanted = ("softmax", "t_softmax t=2", *(f"r_softmax r={r}" for r in RATES), "sparsemax", "entmax15")
+    others = ("quantile formula r=0.5", "entmax.sparsemax", "entmax.entmax15")
+    shapes = [shape for shape in SHAPES if shape in {(t.rows, t.n) for t in timings}]
+    chosen = {
+        (_title(t), t.rows, t.n, t.mode): t.ratio
+        for t in timings
+        if t.threads == 1 and t.kind == KINDS[0] and t.kernels != "reference"
+    }
+    lines = [["one thread", *(f"{rows} x {n}" for rows, n in shapes)], ["---"] * (len(shapes) + 1)]
+    for title in (*wanted, *others):
+        ratios = [[chosen.get((title, *shape, mode)) for mode in MODES] for shape in shapes]
+        if any(pair[0] for pair in ratios):
+            lines.append([f"`{title}`", *(" / ".join(f"{r:.2f}" if r else "-" for r in pair) for pair in ratios)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def verdict(timings: list[Timing]) -> str:
+    """A Markdown table of goals, with the median and the costliest of the cases that each speaks of."""
+    lines = [["goal", "at most", "median case", "costliest case", "cases within"], ["---"] * 5]
+    for goal in GOALS:
+        if cases := measured(goal, timings):
+            worst, ratios = cases[0], [case.ratio for case in cases]
+            where = f"{worst.rows} x {worst.n}, {worst.kind}, {worst.parameter}, threads: {worst.threads}"
+            lines.append(
+                [
+                    f"{goal.method} {goal.mode}, n {goal.shortest} to {goal.longest}",
+                    f"{goal.ratio}",
+                    f"{statistics.median(ratios):.2f}",
+                    f"{worst.ratio:.2f} ({where})",
+                    f"{sum(ratio <= goal.ratio for ratio in ratios)} of {len(ratios)}",
+                ]
+            )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _title(timing: Timing) -> str:
+    return f"{timing.method} {timing.parameter}".strip()
+
+
 def draw(timings: list[Timing], path: Path) -> None:
     """Ratios by shape, forward and with backward, for each number of threads; normal scores."""
     shown = {
@@ -293,11 +335,11 @@ def draw(timings: list[Timing], path: Path) -> None:
         "quantile formula r=0.5": "#999999",
         "entmax.sparsemax": "#bbbbbb",
     }
-    threads, modes = sorted({t.threads for t in timings}), ("forward", "forward+backward")
+    threads = sorted({t.threads for t in timings})
     shapes = sorted({(t.n, t.rows) for t in timings})
     figure = Figure(figsize=(12, 3.6 * len(threads)), layout="constrained")
-    axes = figure.subplots(len(threads), len(modes), sharex=True, sharey=True, squeeze=False)
-    for (count, mode), axis in zip(product(threads, modes), axes.flat, strict=True):
+    axes = figure.subplots(len(threads), len(MODES), sharex=True, sharey=True, squeeze=False)
+    for (count, mode), axis in zip(product(threads, MODES), axes.flat, strict=True):
         axis.axhline(1, color="black", linewidth=0.8)
         for title, colour in shown.items():
             mine = [
@@ -305,7 +347,7 @@ def draw(timings: list[Timing], path: Path) -> None:
                 for t in timings
                 if (t.threads, t.mode, t.kind) == (count, mode, KINDS[0])
                 and t.kernels != "reference"
-                and f"{t.method} {t.parameter}".strip() == title
+                and _title(t) == title
             ]
             mine.sort(key=lambda t: t.n)
             places = [shapes.index((t.n, t.rows)) for t in mine]

@@ -45,6 +45,7 @@ def in_memory(x: Tensor) -> bool:
     return (
         not is_compiling()
         and x.is_cpu
+        and not x.is_neg()  # a view that negates, such as the imaginary part of a conjugate
         and type(x) in _ORDINARY
         and not _is_tracing()
         and not _are_functorch_transforms_active()
