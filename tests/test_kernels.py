@@ -201,6 +201,86 @@ def test_rows_may_be_strided_and_written_in_place() -> None:
     assert torch.equal(mine, expected)
 
 
+@pytest.mark.parametrize("name", ["r_softmax", "t_softmax"])
+def test_parameters_of_any_layout(name: str) -> None:
+    x = torch.randn(6, 10)
+    wide = torch.rand(6, 3, dtype=torch.float64)
+    for value in (wide[0, 0], wide[:1, :1], wide[:, 1:2], wide[:, 1:2].float(), wide[:, :1].expand(6, 1)):
+        assert_close(MAPPINGS[name].function(x, value), MAPPINGS[name].function(x, value.contiguous().float()))
+        with use_kernels("reference"):
+            expected = MAPPINGS[name].function(x, value)
+        assert torch.equal(MAPPINGS[name].function(x, value) == 0, expected == 0)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_the_default_device_does_not_matter(name: str) -> None:
+    x, mask = torch.randn(3, 5, requires_grad=True), torch.rand(3, 5) < 0.7
+    value = values_of(name, 3)[-1]
+    arguments = [] if value is None else [value]
+    with torch.device("meta"):
+        MAPPINGS[name].function(x, *arguments, mask=mask).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("bits", [0x7FC00001, 0x7FC007A2, 0x7FFFFFFF, -1], ids=hex)
+def test_every_nan_is_a_nan(name: str, bits: int, level: str) -> None:
+    for dtype, view, pattern in ((torch.float32, torch.int32, bits), (torch.float64, torch.int64, 0x7FF80000000007A2)):
+        x = torch.tensor([0.0, 1.0, 0.0], dtype=dtype)
+        x.view(view)[2] = pattern
+        value = values_of(name, 1)[1 if name in ("r_softmax", "t_softmax") else 0]
+        assert MAPPINGS[name].function(x, *([] if value is None else [value])).isnan().all()
+
+
+def test_saved_tensors_may_come_back_in_another_layout() -> None:
+    def turned(t: Tensor) -> Tensor:
+        return t.t().contiguous().t() if t.dim() == 2 else t
+
+    x = torch.randn(4, 6)
+    gradients = []
+    for unpack in (turned, lambda t: t):
+        leaf = x.clone().requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            r_softmax(leaf, 0.5).square().sum().backward()
+        gradients.append(leaf.grad)
+    assert_close(*gradients)
+
+
+def test_second_derivatives_with_a_detached_threshold() -> None:
+    x, r = torch.randn(3, 5, requires_grad=True), torch.full((3, 1), 0.4, requires_grad=True)
+    p = r_softmax(x, r, detach_threshold=True)
+    (dx, dr) = torch.autograd.grad(p.square().sum(), [x, r], create_graph=True, allow_unused=True)
+    assert dr is None
+    assert torch.autograd.grad(dx.square().sum(), x)[0].isfinite().all()
+
+
+def test_masks_and_rates_made_in_inference_mode_serve_training() -> None:
+    with torch.inference_mode():
+        mask, r = torch.rand(2, 5) < 0.7, torch.full((2, 1), 0.5)
+    x = torch.randn(2, 5, requires_grad=True)
+    r_softmax(x, r, mask=mask).square().sum().backward()
+    assert x.grad is not None
+
+
+def test_denormal_thresholds_have_finite_gradients() -> None:
+    for t in (1e-39, 1e-40):
+        x = torch.tensor([0.0, -1.0, -2.0], requires_grad=True)
+        rsoftmax.t_softmax(x, t).backward(torch.tensor([1.0, 2.0, 3.0]))
+        assert x.grad is not None
+        assert (x.grad == 0).all()
+
+
+@pytest.mark.parametrize("r", [0.2, 0.5, 0.8])
+def test_a_spread_beyond_the_float_range(r: float) -> None:
+    for row in ([3e38, -3e38, 1e38], [3e38, 3e38, -3e38], [-3e38, 0.0, 1.0, 3e38]):
+        x = torch.tensor(row)
+        expected = r_softmax(x.double(), r).float()
+        for kernels in ("native", "reference"):
+            with use_kernels(kernels):
+                assert_close(r_softmax(x, r), expected)
+
+
 def test_a_view_that_negates_is_read_as_it_looks() -> None:
     x = torch.randn(3, 8, dtype=torch.complex64).conj().imag
     assert x.is_neg()

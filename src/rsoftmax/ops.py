@@ -72,16 +72,21 @@ def _by_definition(name: str, x: Tensor, mask: Tensor | None, value: Value | Non
     return p.to(x.dtype)
 
 
+def _savable(tensor: Tensor | None) -> Tensor | None:
+    """A tensor made in inference mode, a cached mask perhaps, cannot be saved for backward; its copy can."""
+    return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
+
+
 class _Native(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, value: Value | None, mask: Tensor | None, name: str, options: dict[str, bool]
     ) -> Tensor:
         p = torch.empty_like(x, memory_format=torch.contiguous_format)
-        state = torch.empty(x.numel() // x.shape[-1], native.STATE, dtype=torch.float64)
+        state = torch.empty(x.numel() // x.shape[-1], native.STATE, dtype=torch.float64, device=x.device)
         native.run(name, x, value, mask, p, state)
         tensor, ctx.number = (value, None) if isinstance(value, Tensor) else (None, value)
-        ctx.save_for_backward(x, tensor, mask, p, state)
+        ctx.save_for_backward(*(_savable(a) for a in (x, tensor, mask)), p, state)
         ctx.name, ctx.options = name, options
         return p
 
@@ -94,10 +99,12 @@ class _Native(torch.autograd.Function):
             with torch.enable_grad():
                 again = _by_definition(ctx.name, x, mask, value, ctx.options)
             wanted = [a for a, need in zip((x, value), needed, strict=True) if need]
-            found = iter(torch.autograd.grad(again, wanted, g, create_graph=torch.is_grad_enabled()))
+            options = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}  # a detached threshold has no r
+            found = iter(torch.autograd.grad(again, wanted, g, **options) if again.requires_grad else (None, None))
             dx, dvalue = (next(found) if need else None for need in needed)
         else:
-            dx, dvalue = torch.empty_like(p), torch.zeros(*x.shape[:-1], 1, dtype=torch.float64)
-            native.run(ctx.name, x, value, mask, p, state, g.contiguous(), dx, dvalue, **ctx.options)
+            p, state, g = p.contiguous(), state.contiguous(), g.contiguous()  # hooks may have stored them otherwise
+            dx, dvalue = torch.empty_like(p), torch.zeros(*x.shape[:-1], 1, dtype=torch.float64, device=x.device)
+            native.run(ctx.name, x, value, mask, p, state, g, dx, dvalue, **ctx.options)
             dvalue = dvalue.to(value.dtype) if needed[1] else None
         return dx, dvalue, None, None, None

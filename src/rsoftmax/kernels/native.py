@@ -46,6 +46,7 @@ def in_memory(x: Tensor) -> bool:
         not is_compiling()
         and x.is_cpu
         and not x.is_neg()  # a view that negates, such as the imaginary part of a conjugate
+        and not x._is_zerotensor()
         and type(x) in _ORDINARY
         and not _is_tracing()
         and not _are_functorch_transforms_active()
@@ -87,7 +88,7 @@ def run(
         rows = x.reshape(-1, n)
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
         stride = rows.stride(0)
-    values = value.to(torch.float64).reshape(-1) if isinstance(value, Tensor) else None
+    values = value.to(torch.float64).reshape(-1).contiguous() if isinstance(value, Tensor) else None
     offsets = None if mask is None else _offsets(mask)
     _library.run(
         _OPS[name],
@@ -113,9 +114,9 @@ def run(
 
 def _offsets(mask: Tensor) -> Tensor:
     """Where each row of an expanded mask begins: eight bytes a row, instead of writing the mask out."""
-    offset = torch.zeros((), dtype=torch.int64)
+    offset = torch.zeros((), dtype=torch.int64, device=mask.device)
     for size, stride in zip(mask.shape[:-1], mask.stride()[:-1], strict=True):
-        offset = offset.unsqueeze(-1) + torch.arange(size) * stride
+        offset = offset.unsqueeze(-1) + torch.arange(size, device=mask.device) * stride
     return offset.reshape(-1)
 
 

@@ -60,9 +60,11 @@ def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
     # The threshold hi - (1 - f)(hi - lo) is never formed: rounding could move it onto hi and so change the number of
     # zeros. Left apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
     # which cancels in p; dividing by it keeps rows of denormal spread exact.
-    span = (m - lo).masked_fill(constant, 1).detach()
-    gap = (hi - lo).masked_fill(constant, 0)
-    w = (torch.where(support, x, hi) - hi) / span + (1 - f).to(x.dtype) * (gap / span)
+    # A spread beyond the float range is halved first.
+    fit = torch.where((m - lo).isinf(), 0.5, 1.0).to(x.dtype).detach()
+    span = (m * fit - lo * fit).masked_fill(constant, 1).detach()
+    gap = (hi * fit - lo * fit).masked_fill(constant, 0)
+    w = (torch.where(support, x, hi) * fit - hi * fit) / span + (1 - f).to(x.dtype) * (gap / span)
     w = torch.where(support, w.masked_fill(constant, 1), 0)
     return _share(w * torch.exp(x - m.masked_fill(f.isnan(), math.nan)))
 

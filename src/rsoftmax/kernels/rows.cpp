@@ -125,7 +125,8 @@ template <class T> INLINE V<T> lifted_exp(V<T> d) {
     V<T> z = d * T(1.4426950408889634) + C::magic;                    // its low bits hold k + lift
     V<T> k = z - C::magic, r = d - k * C::hi - k * C::lo, q = splat(C::c[0]);
     for (size_t i = 1; i < std::size(C::c); i++) q = q * r + C::c[i];
-    return (V<T>)((I<T>)q + ((I<T>)z << C::mantissa));                // straight into the exponent
+    V<T> e = (V<T>)((I<T>)q + ((I<T>)z << C::mantissa));              // straight into the exponent
+    return d == d ? e : d;                                            // where a NaN's payload must not end up
 }
 
 // -------------------------------------------------------------------------------------- storage formats
@@ -461,11 +462,11 @@ template <class S, class T = Compute<S>> void forward(const Job& job, long row, 
     }
     T m = fold(top, larger);
     State s{m, 0, 0, 0, double(whole - fold(gone, plus)), 0};
-    if (m == -inf<T>) {                                               // nothing kept, or nothing but NaN
+    bool valid = job.op == T_SOFTMAX ? param >= 0 : job.op == R_SOFTMAX ? param >= 0 && param <= 1 : true;
+    if (valid && m == -inf<T>) {                                      // nothing kept, or nothing but NaN
         for (long i = 0; i < N; i += lanes<T>) odd |= ~(x(i) < inf<T>);
         if (fold(odd, plus) == 0) return settle(p, N, T(0), job, row, s);
     }
-    bool valid = job.op == T_SOFTMAX ? param >= 0 : job.op == R_SOFTMAX ? param >= 0 && param <= 1 : true;
     if (!valid || fold(odd, plus) != 0) return settle(p, N, T(NAN), job, row, s);
 
     if (job.op == SPARSEMAX) {
@@ -543,11 +544,13 @@ template <class S, class T = Compute<S>> void backward(const Job& job, long row)
                 if constexpr (quantile) return u;
                 else return (d < 0) & (d > -w.t) ? u * (d / -w.t) : V<T>{};
             };
-            T unit = T(std::min(w.slope / st.z, double(std::numeric_limits<T>::max())));
+            constexpr T most = std::numeric_limits<T>::max();
+            T unit = T(std::min(w.slope / st.z, double(most)));
             I<T> first{}, second{}, tops{}, index = iota<T>();
             for (long i = 0; i < n; i += lanes<T>, index += Int<T>(lanes<T>)) {
                 V<T> v = x(i), d = v - m, h = load(g + i, n - i) - s;
                 V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
+                u = u > most ? splat(most) : u;                       // a denormal span: finite, so 0 times it is 0
                 norm.add(term(u, d) * h, i);
                 if (quantile) first = v == lo ? index : first, second = v == hi ? index : second;
                 else first = v == m ? index : first, tops -= v == m;
