@@ -22,9 +22,10 @@ test: .venv/installed-dev
 sanitize: .venv/installed-dev
 	@$(BIN)/python tools/sanitize.py
 
-# The comparison of kernels and reference on many more random rows; hypothesis prints the seed of a failure.
+# The comparison of kernels and reference on many more random rows; SEED=... repeats a run.
 fuzz: .venv/installed-dev
-	@RSOFTMAX_FUZZ_EXAMPLES=20000 $(BIN)/pytest tests/test_kernels.py -k fuzz --hypothesis-seed=$(or $(SEED),$(shell date +%s)) --hypothesis-show-statistics
+	@seed=$${SEED:-$$(date +%s)}; echo "seed $$seed"; \
+	RSOFTMAX_FUZZ_EXAMPLES=20000 $(BIN)/pytest tests/test_kernels.py -k fuzz --hypothesis-seed=$$seed
 
 # Writes the generated parts of the README anew.
 readme: .venv/installed-dev
