@@ -1,6 +1,7 @@
 """The native kernels against the reference, at every instruction set that this machine has.
 
-Tolerances. Zeros: the same, to the entry. Values: 8 units in the last place, of the value or of the row's largest one
+Tolerances. Zeros: the same, to the entry (but for entries exactly at the threshold of sparsemax and entmax15).
+Values: 8 units in the last place, of the value or of the row's largest one
 (a weight near the threshold is a small difference of larger numbers, on both sides). Gradients: the truth is the
 reference in float64; the native error may be four times the reference's own (sixteen times in half precision, where the
 probabilities that backward reads are rounded), or 64 units in the last place of the incoming gradient.
@@ -51,11 +52,13 @@ def mapped(name: str, kernels: str, x: Tensor, mask: Tensor | None, value: objec
         return [p.detach(), *torch.autograd.grad(p, leaves, g)]
 
 
-def assert_same_values(p: Tensor, expected: Tensor) -> None:
+def assert_same_values(p: Tensor, expected: Tensor, name: str) -> None:
     eps = torch.finfo(p.dtype).eps
     assert torch.equal(p.isnan(), expected.isnan())
-    assert torch.equal(p == 0, expected == 0)
     p, expected = p.double(), expected.double()
+    # An entry exactly at the threshold of a projection is zero on one side and a rounding error on the other.
+    rounding = torch.maximum(p, expected) <= (0 if name.endswith("softmax") else eps * expected.amax(-1, keepdim=True))
+    assert (((p == 0) == (expected == 0)) | rounding).all(), (p, expected)
     allowed = 8 * eps * (expected + expected.amax(-1, keepdim=True))
     assert (((p - expected).abs() <= allowed) | expected.isnan()).all(), (p, expected)
 
@@ -64,7 +67,7 @@ def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Te
     mine = mapped(name, "native", x, mask, value, g)
     theirs = mapped(name, "reference", x, mask, value, g)
     truth = mapped(name, "reference", x.double(), mask, value, g.double())
-    assert_same_values(mine[0], theirs[0])
+    assert_same_values(mine[0], theirs[0], name)
     if name == "r_softmax" and (x.sort(-1).values.diff(dim=-1) == 0).any():
         return  # which of the entries tied at the threshold passes its gradient on is a matter of choice
     for a, b, true in zip(mine[1:], theirs[1:], truth[1:], strict=True):
@@ -107,7 +110,7 @@ def test_adversarial_rows_have_the_same_zeros(name: str, row: list[float], level
                 with use_kernels(kernels):
                     arguments = [] if value is None else [value]
                     results.append(MAPPINGS[name].function(x, *arguments))
-            assert_same_values(*results)
+            assert_same_values(results[0], results[1], name)
 
 
 ORDERS = {
@@ -162,7 +165,7 @@ def test_fuzz(data: st.DataObject) -> None:
     for kernels in ("native", "reference"):
         with use_kernels(kernels):
             results.append(MAPPINGS[name].function(x, *([] if value is None else [value]), mask=mask))
-    assert_same_values(*results)
+    assert_same_values(results[0], results[1], name)
 
 
 @pytest.mark.parametrize("name", NATIVE)
