@@ -107,6 +107,7 @@ def _head(mapping: str, loss: str, rate: str | None = None) -> dict[str, Any]:
 
 
 LABELS: dict[str, Rule] = {"labels": nonzero, "true_count": true_count}
+TUNED: dict[str, Rule] = {"tuned": tuned("z")}
 THRESHOLDS: dict[str, Rule] = {f"p0={p0}": at_least(p0) for p0 in P0} | {"tuned": tuned("p"), "true_count": true_count}
 
 METHODS: dict[str, Method] = {
@@ -119,9 +120,9 @@ METHODS: dict[str, Method] = {
         "t-softmax, threshold", _head("t_softmax", "t_softmax_loss", "threshold"), LABELS, ours=True
     ),
     "r_softmax_expected_f1": Method(
-        "r-softmax, expected F1", _head("r_softmax", "binary_cross_entropy", "expected_f1"), LABELS, ours=True
+        "r-softmax, expected F1", _head("r_softmax", "binary_cross_entropy", "expected_f1"), LABELS | TUNED, ours=True
     ),
-    "bce": Method("BCE", _head("t_softmax", "binary_cross_entropy", "zero"), LABELS | {"tuned": tuned("z")}),
+    "bce": Method("BCE", _head("t_softmax", "binary_cross_entropy", "zero"), LABELS | TUNED),
     "zlpr": Method("ZLPR", _head("t_softmax", "zlpr_loss", "zero"), LABELS),
 }
 

@@ -19,7 +19,6 @@ from rsoftmax.experiments.results import (
     IN_THE_PAPER,
     ORACLES,
     OTHERS,
-    OURS,
     PAPERS,
     SPARSE,
     Contest,
@@ -125,7 +124,7 @@ def _synthetic(contest: Contest) -> dict[str, object]:
 
 
 def _tabular(contest: Contest) -> dict[str, object]:
-    ahead = {name: _best_of_ours(contest, name) for name in contest.points()}
+    ahead = {name: _lead(contest, [name]) for name in contest.points()}
     near = [name for name, margin in ahead.items() if margin is not None and margin.value >= -WORST_FIT]
     return {
         "settings": contest.settings,
@@ -141,18 +140,6 @@ def _tabular(contest: Contest) -> dict[str, object]:
             [[name, _signed(margin)] for name, margin in ahead.items()],
         ),
     }
-
-
-def _best_of_ours(contest: Contest, name: Point) -> Mean | None:
-    """How far our best is ahead of whoever else has the best mean."""
-    mine = contest.mean(BEST_OF_OURS, [name], "test")
-    others = {one: contest.mean(one, [name], "test") for one in OTHERS}
-    known = {one: mean.value for one, mean in others.items() if mean is not None}
-    return (
-        contest.margin(BEST_OF_OURS, [max(known, key=lambda one: known[one])], [name], "test")
-        if mine and known
-        else None
-    )
 
 
 def claims(contest: Contest) -> list[Claim]:
@@ -284,7 +271,7 @@ def _cost(contest: Contest) -> Table:
 
 
 def _name(one: Contestant) -> str:
-    return f"{one.title} (ours)" if one in OURS or METHODS[one.method].ours else one.title
+    return f"{one.title} (ours)" if METHODS[one.method].ours and one.rule != "tuned" else one.title
 
 
 def _signed(mean: Mean | None) -> str:

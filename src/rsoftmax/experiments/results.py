@@ -27,6 +27,8 @@ class Contestant(NamedTuple):
         match self.rule:
             case "labels":
                 return title
+            case "tuned" if METHODS[self.method].ours:
+                return f"network of {title}, threshold tuned"  # what its rate is worth: same scores, another rule
             case "tuned":
                 return f"{title}, threshold tuned"
             case "true_count":
@@ -37,7 +39,7 @@ class Contestant(NamedTuple):
 EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
 ORACLES = tuple(one for one in EVERYBODY if one.rule == "true_count")
 CONTESTANTS = tuple(one for one in EVERYBODY if one not in ORACLES)
-OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours)
+OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours and one.rule == "labels")
 OTHERS = tuple(one for one in CONTESTANTS if one not in OURS)
 BEST_OF_OURS = Contestant("r_softmax_expected_f1")
 PAPERS = Contestant("r_softmax_count")
