@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 from rsoftmax.cli import app
 from rsoftmax.experiments import journal, report, results, synthetic, tabular
 from rsoftmax.experiments.contest import METHODS
-from rsoftmax.experiments.results import Contest, Contestant, Draw, Mean
+from rsoftmax.experiments.report.synthetic import claims
+from rsoftmax.experiments.results import Contest, Contestant, Mean
 from rsoftmax.experiments.sweep import differences
+from rsoftmax.experiments.synthetic import Draw
 
 F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparsehourglass": 62.0,
       "r_softmax_count": 72.0, "t_softmax_threshold": 79.0, "r_softmax_expected_f1": 81.0, "bce": 80.0,
@@ -44,7 +46,7 @@ def fill(folder: Path, name: str, runs: Sequence[Any]) -> Path:
 
 
 def contest_of(folder: Path) -> Contest:
-    contest = results.read(folder, pytest.fail).synthetic
+    contest = results.read(folder / "synthetic.jsonl", synthetic.Run, pytest.fail)
     assert contest is not None
     return contest
 
@@ -102,11 +104,11 @@ def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(F1, "r_softmax_count", 61.5)
     monkeypatch.setitem(F1, "bce", 82.0)
     contest = contest_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid()))
-    claims = report.claims(contest)
-    assert [claim.holds for claim in claims] == [True, True, False, False, False, False]
-    assert claims[1].numbers == ["+1.50"] * 3
-    assert claims[2].numbers == ["-0.50"] * 3
-    assert claims[5].numbers == ["-1.00"] * 3
+    found = claims(contest)
+    assert [claim.holds for claim in found] == [True, True, False, False, False, False]
+    assert found[1].numbers == ["+1.50"] * 3
+    assert found[2].numbers == ["-0.50"] * 3
+    assert found[5].numbers == ["-1.00"] * 3
 
 
 def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     journal.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
     notices: list[str] = []
-    contest = results.read(tmp_path, notices.append).synthetic
+    contest = results.read(tmp_path / "synthetic.jsonl", synthetic.Run, notices.append)
     assert contest is not None
     assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
     assert "mixes runs of different settings" in notices[0]

@@ -99,6 +99,6 @@ def _show(out: Path, experiment: str) -> None:
 
     console = Console()
     written = report.write(out, out / "report", console.print)
-    console.print(report.summary(written.results, experiment))
+    console.print(written.sections[experiment].summary)
     for path in written.files:
         typer.echo(f"wrote {path}")

@@ -9,7 +9,7 @@ each row has, which shows what a method's ranking is worth when the counting is 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +22,7 @@ from rsoftmax.estimator import SparseLabelClassifier
 
 Matrix = Any  # features: an array or a sparse matrix
 Labels = NDArray[np.bool_]
+Point = Any  # what a contest is held on: a draw, or a set's name
 AVERAGES = ("micro", "macro", "samples")
 P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
@@ -131,12 +132,19 @@ METHODS: dict[str, Method] = {
 class Training:
     """The paper's training; a run says what it does differently. The width and the batch are ours: it gives none."""
 
+    PLACE: ClassVar[tuple[str, ...]] = ()  # the fields that say on what it is held
+
     method: str = "softmax"
     seed: int = 0
     epochs: int = 150
     lr: float = 1e-3
     hidden: int = 128
     batch_size: int = 128
+
+    @property
+    def point(self) -> Point:
+        """On what the contest is held."""
+        return tuple(getattr(self, name) for name in self.PLACE)
 
 
 def play(run: Training, data: Data) -> dict[str, Any]:

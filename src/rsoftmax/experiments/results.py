@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rsoftmax.experiments import journal, synthetic, tabular
-from rsoftmax.experiments.contest import METHODS, P0, Training
+from rsoftmax.experiments import journal
+from rsoftmax.experiments.contest import METHODS, P0, Point, Training
 from rsoftmax.experiments.sweep import finished
 
-Point = Any  # what a contest was held on: a draw, or a set's name
 SPLITS = ("validation", "test", "test_last")
 
 
@@ -119,46 +118,17 @@ class Contest:
         return statistics.median(times) if times else None
 
 
-@dataclass(frozen=True)
-class Results:
-    """Both experiments, as far as they were run."""
+def read(path: Path, kind: type[Training], notice: Callable[[str], None]) -> Contest | None:
+    """The rows of a file, which are runs of that kind; None if there are none.
 
-    synthetic: Contest | None
-    tabular: Contest | None
-
-
-class Draw(NamedTuple):
-    """A point of Figure 2."""
-
-    classes: int
-    labels: int
-    length: int
-
-
-def read(folder: Path, notice: Callable[[str], None]) -> Results:
-    """The results in a folder; raises FileNotFoundError if there are none."""
-    results = Results(
-        _contest(
-            folder / "synthetic.jsonl", synthetic.Run, lambda run: Draw(run.classes, run.labels, run.length), notice
-        ),
-        _contest(folder / "tabular.jsonl", tabular.Run, lambda run: run.dataset, notice),
-    )
-    if results.synthetic is None and results.tabular is None:
-        raise FileNotFoundError(f"no results in {folder}; `rsoftmax reproduce synthetic --out {folder}` makes some")
-    return results
-
-
-def _contest(
-    path: Path, kind: Callable[..., Any], place: Callable[[Any], Point], notice: Callable[[str], None]
-) -> Contest | None:
+    Runs under different settings do not mix: the full ones come first, then whichever are at most points.
+    """
     groups: dict[tuple[tuple[str, Any], ...], Contest] = {}
     for row in finished(journal.read(path, notice)).values():
-        run: Training = kind(**row["run"])
-        point = place(run)
-        named = {"method", "seed", "classes", "labels", "length", "dataset"}
-        settings = {name: value for name, value in row["run"].items() if name not in named}
+        run = kind(**row["run"])
+        settings = {name: value for name, value in row["run"].items() if name not in ("method", "seed", *kind.PLACE)}
         contest = groups.setdefault(tuple(sorted(settings.items())), Contest(settings, {}))
-        contest.rows.setdefault(point, {}).setdefault(run.seed, {})[run.method] = row
+        contest.rows.setdefault(run.point, {}).setdefault(run.seed, {})[run.method] = row
     if not groups:
         return None
     chosen = groups.get(()) or max(groups.values(), key=lambda contest: len(contest.rows))

@@ -8,7 +8,7 @@ features are standardised. Ours too: 1000 more documents of the same draw, which
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import make_multilabel_classification
@@ -22,9 +22,19 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # (a): average number of labels, as a share 
 LENGTHS = (200, 500, 1000, 2000, 4000)  # (b): average length, at half of the classes
 
 
+class Draw(NamedTuple):
+    """A point of Figure 2."""
+
+    classes: int
+    labels: int
+    length: int
+
+
 @dataclass(frozen=True)
 class Run(Training):
     """One method on one draw."""
+
+    PLACE = Draw._fields
 
     classes: int = 10
     labels: int = 5
@@ -33,6 +43,11 @@ class Run(Training):
     test_samples: int = 1000
     features: int = 128
     allow_unlabeled: bool = True
+
+    @property
+    def point(self) -> Draw:
+        """On what the contest is held."""
+        return Draw(self.classes, self.labels, self.length)
 
 
 def grid(seeds: int = 3) -> list[Run]:

@@ -19,8 +19,15 @@ from rsoftmax.experiments.contest import METHODS, Data, Rows, Training, play
 class Run(Training):
     """One method on one set."""
 
+    PLACE = ("dataset",)
+
     dataset: str = "emotions"
     validation_share: float = 0.2
+
+    @property
+    def point(self) -> str:
+        """On what the contest is held."""
+        return self.dataset
 
 
 def grid(datasets: Sequence[str], seeds: int = 3) -> list[Run]:

@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from rsoftmax.experiments.results import OURS, PAPERS, Contest, Contestant, Draw
-from rsoftmax.experiments.synthetic import LENGTH
+from rsoftmax.experiments.results import OURS, PAPERS, Contest, Contestant
+from rsoftmax.experiments.synthetic import LENGTH, Draw
 
 
 class Look(NamedTuple):
