@@ -92,7 +92,7 @@ def test_the_default_choices() -> None:
         ({"mapping": "spherical_softmax"}, r"does not keep the order of scores.* use one of softmax"),
         ({"rate": "threshold"}, r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; there are also"),
         ({"mapping": "sparsemax", "rate": "count"}, r"mapping='sparsemax', which takes None; there are also"),
-        ({"rate": "counts"}, r"rate='counts' does not go with .* also 'threshold' with mapping='t_softmax', 'zero' with"),
+        ({"rate": "counts"}, r"rate='counts' does not go with .* are also 'threshold' with mapping='t_softmax'"),
         ({"rate": "fixed"}, r"rate='fixed' needs r, say r=0.9"),
         ({"rate": "count", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate='count'"),
         ({"mapping": "softmax", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate=None"),
