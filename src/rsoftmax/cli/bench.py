@@ -1,4 +1,4 @@
-"""``rsoftmax bench``, and ``rsoftmax bench attention``."""
+"""``rsoftmax bench``, ``rsoftmax bench attention`` and ``rsoftmax bench heads``."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rsoftmax.cli.mappings import numbers
 from rsoftmax.experiments import bench as experiment
-from rsoftmax.experiments import bench_attention
+from rsoftmax.experiments import bench_attention, bench_heads
 
 app = typer.Typer()
 Threads = Annotated[str, typer.Option(help="Thread counts, apart by commas.")]
@@ -69,6 +69,29 @@ def attention(
     experiment.write(rows, out / "bench_attention.jsonl")
     typer.echo(bench_attention.verdict(rows))
     typer.echo(f"wrote {out / 'bench_attention.jsonl'}; {rows[0].machine}")
+
+
+@app.command()
+def heads(
+    quick: Annotated[bool, typer.Option(help="One small shape: a few seconds.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder for bench_heads.jsonl.")] = Path("results"),
+) -> None:
+    """Time the multi-label heads beside the one for binary cross-entropy, up to 100,000 labels, on one thread."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[bench_heads.Row] = []
+    for group in bench_heads.run(quick):
+        rows += group
+        first = group[0]
+        table = Table("ratio to BCE", "", "median", "quartiles", "extra memory")
+        table.title = f"{first.mode}, {first.rows} x {first.labels} labels"
+        for row in group:
+            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
+            memory = f"{row.extra_bytes / 2**20:.1f} MiB"
+            table.add_row(row.method, f"{row.median_us / 1000:.2f} ms", f"{row.ratio:.2f}", spread, memory)
+        Console().print(table)
+    experiment.write(rows, out / "bench_heads.jsonl")
+    typer.echo(bench_heads.verdict(rows))
+    typer.echo(f"wrote {out / 'bench_heads.jsonl'}; {rows[0].machine}")
 
 
 def _counts(threads: str) -> list[int]:
