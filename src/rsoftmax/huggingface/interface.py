@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.utils import output_capturing
 
 from rsoftmax.attention import ROW_MAPPINGS, sparse_attention
 from rsoftmax.huggingface.rate import Rate
@@ -65,7 +66,7 @@ def attend(
         dropout: the share of weights to drop.
         is_causal: whether a query sees no later key; asked only if there is no mask, else ``module.is_causal``.
         position_bias: what to add to the scores.
-        options: what else the model says; ``output_attentions`` asks for the weights.
+        options: what else the model says.
 
     Returns:
         ``[batch, queries, heads, width]``, and the weights if they were asked for.
@@ -85,7 +86,7 @@ def attend(
     call = partial(
         sparse_attention, query, key, value, mapping, mask=mask, is_causal=is_causal, dropout_p=dropout, scale=scaling
     )
-    if not (_observers or options.get("output_attentions")):
+    if not (_observers or _wanted(options)):
         return call(**_parameter(mapping, module)).transpose(1, 2).contiguous(), None
     output, weights = call(return_weights=True, **_parameter(mapping, module))
     for observe in _observers:
@@ -101,6 +102,14 @@ def observing(observe: Observer) -> Iterator[None]:
         yield
     finally:
         _observers.remove(observe)
+
+
+def _wanted(options: dict[str, Any]) -> bool:
+    """Whether the caller of the model asked for its attentions; some models do not pass the question on."""
+    if options.get("output_attentions") or torch.compiler.is_compiling():
+        return bool(options.get("output_attentions"))
+    collected = output_capturing._active_collector.get()
+    return collected is not None and any("attentions" in key for key in collected)
 
 
 def _parameter(mapping: str, module: nn.Module) -> dict[str, Tensor]:

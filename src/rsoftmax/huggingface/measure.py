@@ -38,7 +38,7 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
     zeros: dict[nn.Module, Tensor] = {}
     kept: dict[nn.Module, Tensor] = {}
     host = host_of(model)
-    decoder = set(host.get_decoder().modules()) if host.config.is_encoder_decoder else set()
+    decoder = set(host.get_decoder().modules() if host.config.is_encoder_decoder else ())
 
     def count(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
         keep = torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand_as(weights)

@@ -51,7 +51,8 @@ class Rate(nn.Module):
             there = fn(tensor)
             return there if there.dtype == tensor.dtype else tensor.to(there.device)
 
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 def spread(value: Rates, parameter: Parameter, heads: Sequence[int]) -> list[Tensor]:

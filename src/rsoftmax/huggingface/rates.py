@@ -2,6 +2,7 @@
 
 import inspect
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,7 @@ def host_of(model: nn.Module) -> PreTrainedModel:
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that ask transformers' AttentionInterface what to do."""
-    return {name: module for name, module in model.named_modules() if "get_interface" in _names(type(module))}
+    return {name: module for name, module in model.named_modules() if "get_interface" in _names(module.__class__)}
 
 
 def rates_of(host: PreTrainedModel) -> dict[str, Rate]:
@@ -178,9 +179,10 @@ def _checked_call(mapping: str, learn: bool, given: dict[str, Rates]) -> Rates |
         if learn:
             raise ValueError(f"set_attention: {mapping} has nothing to learn; r_softmax and t_softmax have")
         return None
-    value: Rates = given.get(letter, inspect.signature(function).parameters[letter].default)
-    if value is inspect.Parameter.empty:
+    default: Any = inspect.signature(function).parameters[letter].default
+    if letter not in given and default is inspect.Parameter.empty:
         raise TypeError(f"set_attention: {mapping} needs {letter}, say {letter}={parameter.example}")
+    value: Rates = given.get(letter, default)
     return value
 
 

@@ -57,8 +57,10 @@ def _gets_its_rates(post_init: Callable[[PreTrainedModel], None]) -> Callable[[P
     def with_rates(model: PreTrainedModel) -> None:
         build_rates(model)
         post_init(model)
-        model._keep_in_fp32_modules_strict.add(HOLDER)  # half precision cannot tell one rate from the next
-        model._keys_to_ignore_on_load_unexpected.add(rf"\.{HOLDER}\.")  # read as dense, by the reader's own choice
+        # In half precision rates would be rounded when read; and who reads a sparse model as a dense one chose to.
+        model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
+        ignored = model._keys_to_ignore_on_load_unexpected or ()
+        model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
 
     return with_rates
 

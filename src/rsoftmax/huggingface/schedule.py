@@ -3,14 +3,14 @@
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rsoftmax.huggingface.rates import Rates, rates, set_rate
+from rsoftmax.huggingface.rate import Rates
+from rsoftmax.huggingface.rates import host_of, rates, set_rate
 from rsoftmax.schedules import SHAPES
 
 
-class SparsitySchedule(TrainerCallback):  # type: ignore[misc]
+class SparsitySchedule(TrainerCallback):
     """Lets the rate of ``r_softmax`` attention grow from 0 to its final value while the Trainer trains.
 
     .. math:: r_s = r \\cdot \\mathrm{shape}((s + 1) / S), \\qquad s = 0, ..., S - 1
@@ -36,30 +36,21 @@ class SparsitySchedule(TrainerCallback):  # type: ignore[misc]
         self.r, self.shape = torch.as_tensor(r, dtype=torch.float64), SHAPES[shape]
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look whether the model has such rates, before it trains."""
-        set_rate(model, self.r)
-        self._set(model, state)
+        """Look whether the final rate fits the model, before it trains."""
+        set_rate(kwargs["model"], self.r)
+        if (used := host_of(kwargs["model"]).config._attn_implementation) != "r_softmax":
+            raise ValueError(f"SparsitySchedule is for r_softmax, and the model uses {used!r}")
+        self.on_step_begin(args, state, control, **kwargs)
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the rate of this step."""
-        self._set(model, state)
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-        logs: dict[str, float],
-        **_: Any,
-    ) -> None:
-        """Write the rate beside the loss: into the row of the history, made before, and for whoever logs after."""
-        logs["rate"] = state.log_history[-1]["rate"] = rates(model).mean()
-
-    def _set(self, model: nn.Module, state: TrainerState) -> None:
         done = min(state.global_step + 1, state.max_steps) / state.max_steps
-        set_rate(model, self.r * self.shape(done))
+        set_rate(kwargs["model"], self.r * self.shape(done))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the rate beside the loss: into the row of the history, which is there already, and into the log."""
+        kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = rates(kwargs["model"]).mean()
