@@ -31,16 +31,21 @@ from rsoftmax.huggingface import (
 hf.utils.logging.disable_progress_bar()
 
 WORDS, LAYERS, HEADS = 60, 2, 4
-SIZES = {"hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 16}
-TEXT = {**SIZES, "vocab_size": WORDS, "pad_token_id": 0}
-SPECIAL = {"bos_token_id": 1, "eos_token_id": 2}
-SEQ2SEQ = {
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 16,
+}
+TEXT: dict[str, Any] = {**SIZES, "vocab_size": WORDS, "pad_token_id": 0}
+SPECIAL: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2}
+SEQ2SEQ: dict[str, Any] = {
     "d_model": 16,
     **{f"{part}_layers": LAYERS for part in ("encoder", "decoder")},
     **{f"{part}_attention_heads": HEADS for part in ("encoder", "decoder")},
     **{f"{part}_ffn_dim": 16 for part in ("encoder", "decoder")},
 }
-ENCODERS: dict[str, Callable[[], hf.PreTrainedModel]] = {
+ENCODERS: dict[str, Callable[[], Any]] = {
     "bert": lambda: hf.BertModel(hf.BertConfig(**TEXT)),
     "roberta": lambda: hf.RobertaModel(hf.RobertaConfig(**TEXT)),
     "distilbert": lambda: hf.DistilBertModel(
@@ -51,14 +56,14 @@ ENCODERS: dict[str, Callable[[], hf.PreTrainedModel]] = {
         hf.ModernBertConfig(**TEXT, **SPECIAL, cls_token_id=1, sep_token_id=2, local_attention=4)
     ),
 }
-DECODERS: dict[str, Callable[[], hf.PreTrainedModel]] = {
+DECODERS: dict[str, Callable[[], Any]] = {
     "gpt2": lambda: hf.GPT2LMHeadModel(
         hf.GPT2Config(n_embd=16, n_layer=LAYERS, n_head=HEADS, vocab_size=WORDS, pad_token_id=0, **SPECIAL)
     ),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT, num_key_value_heads=2)),
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**TEXT, num_key_value_heads=2, sliding_window=4)),
 }
-BOTH: dict[str, Callable[[], hf.PreTrainedModel]] = {
+BOTH: dict[str, Callable[[], Any]] = {
     "bart": lambda: hf.BartModel(
         hf.BartConfig(**SEQ2SEQ, vocab_size=WORDS, pad_token_id=0, decoder_start_token_id=1, **SPECIAL)
     ),
@@ -77,7 +82,7 @@ BOTH: dict[str, Callable[[], hf.PreTrainedModel]] = {
 }
 TEXTS = {**ENCODERS, **DECODERS, **BOTH}
 MODELS = {**TEXTS, "vit": lambda: hf.ViTModel(hf.ViTConfig(**SIZES, image_size=32))}
-REFUSED: dict[str, Callable[[], hf.PreTrainedModel]] = {
+REFUSED: dict[str, Callable[[], Any]] = {
     "deberta": lambda: hf.DebertaV2Model(hf.DebertaV2Config(**TEXT)),
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**TEXT)),
     "bloom": lambda: hf.BloomModel(hf.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=WORDS)),
@@ -93,7 +98,7 @@ every_text_model = pytest.mark.parametrize("name", TEXTS)
 LONG, SHORT = 9, 5
 
 
-def built(name: str) -> hf.PreTrainedModel:
+def built(name: str) -> Any:
     """The model, with weights that are large enough for attention to be far from uniform."""
     torch.manual_seed(0)
     model = (MODELS | REFUSED)[name]().eval()
@@ -104,9 +109,14 @@ def built(name: str) -> hf.PreTrainedModel:
     return model
 
 
-def bert(**options: Any) -> hf.BertForSequenceClassification:
+def bert(**options: Any) -> Any:
     torch.manual_seed(0)
     return hf.BertForSequenceClassification(hf.BertConfig(**TEXT, **options)).eval()
+
+
+def clip(**vision: Any) -> Any:
+    parts = {"text_config": {**TEXT, **SPECIAL}, "vision_config": {**SIZES, "image_size": 32, **vision}}
+    return hf.CLIPModel(hf.CLIPConfig.from_dict(parts)).eval()
 
 
 def batch_for(name: str) -> dict[str, Tensor]:
@@ -252,8 +262,7 @@ def test_rates_for_the_model_its_layers_and_its_heads() -> None:
 
 
 def test_layers_may_have_different_numbers_of_heads() -> None:
-    sizes = {"text_config": TEXT, "vision_config": {**SIZES, "num_attention_heads": 2, "image_size": 32}}
-    model = hf.CLIPModel(hf.CLIPConfig(**sizes | {"text_config": {**TEXT, **SPECIAL}}))
+    model = clip(num_attention_heads=2)
     set_attention(model, "r_softmax", r=[[0.1, 0.2, 0.3, 0.4], 0.5, [0.6, 0.7], 0.8])
     assert layers(model)[0].startswith("text_model")
     assert rates(model).values[2].tolist() == pytest.approx([0.6, 0.7, torch.nan, torch.nan], nan_ok=True)
@@ -421,8 +430,7 @@ def test_mappings_without_a_rate_come_back_too(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_model_that_is_sparse_stays_so(tmp_path: Path) -> None:
-    sizes = {"text_config": {**TEXT, **SPECIAL}, "vision_config": {**SIZES, "image_size": 32}}
-    model = hf.CLIPModel(hf.CLIPConfig(**sizes)).eval()
+    model = clip()
     set_attention(model.text_model, "r_softmax", r=[0.2, 0.4])
     model.save_pretrained(tmp_path)
     read = hf.CLIPModel.from_pretrained(tmp_path)
@@ -437,9 +445,8 @@ def test_dense_by_choice_is_dense(tmp_path: Path) -> None:
     expected = output(dense, batch)
     set_attention(dense, "r_softmax", r=0.3)
     dense.save_pretrained(tmp_path / "sparse")
-    read, report = hf.BertForSequenceClassification.from_pretrained(
-        tmp_path / "sparse", attn_implementation="sdpa", output_loading_info=True
-    )
+    kind: Any = hf.BertForSequenceClassification
+    read, report = kind.from_pretrained(tmp_path / "sparse", attn_implementation="sdpa", output_loading_info=True)
     assert not any(report.values()), report
     assert_close(output(read, batch), expected)
     dense.set_attn_implementation("sdpa")
