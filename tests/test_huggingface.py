@@ -68,20 +68,11 @@ BOTH: dict[str, Callable[[], Any]] = {
         hf.BartConfig(**SEQ2SEQ, vocab_size=WORDS, pad_token_id=0, decoder_start_token_id=1, **SPECIAL)
     ),
     "t5": lambda: hf.T5Model(
-        hf.T5Config(
-            d_model=16,
-            d_kv=4,
-            num_layers=LAYERS,
-            num_heads=HEADS,
-            d_ff=16,
-            vocab_size=WORDS,
-            pad_token_id=0,
-            decoder_start_token_id=1,
-        )
+        hf.T5Config(d_model=16, d_kv=4, num_layers=LAYERS, num_heads=HEADS, d_ff=16, vocab_size=WORDS, pad_token_id=0)
     ),
 }
 TEXTS = {**ENCODERS, **DECODERS, **BOTH}
-MODELS = {**TEXTS, "vit": lambda: hf.ViTModel(hf.ViTConfig(**SIZES, image_size=32))}
+MODELS: dict[str, Callable[[], Any]] = {**TEXTS, "vit": lambda: hf.ViTModel(hf.ViTConfig(**SIZES, image_size=32))}
 REFUSED: dict[str, Callable[[], Any]] = {
     "deberta": lambda: hf.DebertaV2Model(hf.DebertaV2Config(**TEXT)),
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**TEXT)),
@@ -101,7 +92,7 @@ LONG, SHORT = 9, 5
 def built(name: str) -> Any:
     """The model, with weights that are large enough for attention to be far from uniform."""
     torch.manual_seed(0)
-    model = (MODELS | REFUSED)[name]().eval()
+    model: Any = (MODELS | REFUSED)[name]().eval()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, (nn.Linear, hf.pytorch_utils.Conv1D)):
@@ -167,7 +158,8 @@ def test_padding_changes_nothing(name: str, r: float) -> None:
 def test_every_mapping_is_an_implementation(mapping: str) -> None:
     model, batch = built("bert"), batch_for("bert")
     parameter = ROW_MAPPINGS[mapping].parameter
-    set_attention(model, mapping, **({parameter.name: parameter.example} if parameter else {}))
+    given: dict[str, Any] = {parameter.name: parameter.example} if parameter else {}
+    set_attention(model, mapping, **given)
     assert model.config._attn_implementation == mapping
     first = attention_weights(model, batch)["encoder.layer.0.attention.self"]
     assert_close(first.sum(-1), torch.ones(2, HEADS, LONG))
@@ -263,7 +255,8 @@ def test_rates_for_the_model_its_layers_and_its_heads() -> None:
 
 def test_layers_may_have_different_numbers_of_heads() -> None:
     model = clip(num_attention_heads=2)
-    set_attention(model, "r_softmax", r=[[0.1, 0.2, 0.3, 0.4], 0.5, [0.6, 0.7], 0.8])
+    ragged: Any = [[0.1, 0.2, 0.3, 0.4], 0.5, [0.6, 0.7], 0.8]
+    set_attention(model, "r_softmax", r=ragged)
     assert layers(model)[0].startswith("text_model")
     assert rates(model).values[2].tolist() == pytest.approx([0.6, 0.7, torch.nan, torch.nan], nan_ok=True)
     assert rates(model).mean() == pytest.approx((1.0 + 2.0 + 1.3 + 1.6) / 12)
@@ -349,7 +342,7 @@ def test_a_changing_rate_compiles_once() -> None:
     model, batch = built("bert"), batch_for("bert")
     set_attention(model, "r_softmax", r=0.0)
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    compiled: Any = torch.compile(model, backend=counter, fullgraph=True)
     for step in range(20):
         set_rate(compiled, step / 20)
         assert_close(output(compiled, batch), output(model, batch), atol=1e-5, rtol=0)
@@ -403,7 +396,8 @@ def test_a_saved_model_comes_back_with_its_rates(name: str, learn: bool, tmp_pat
                 if "rsoftmax" in key:
                     parameter.add_(0.1)
     model.save_pretrained(tmp_path)
-    for kind in (type(model), hf.AutoModel if not name.startswith(tuple(DECODERS)) else hf.AutoModelForCausalLM):
+    auto: Any = hf.AutoModelForCausalLM if name in DECODERS else hf.AutoModel
+    for kind in (type(model), auto):
         read, report = kind.from_pretrained(tmp_path, output_loading_info=True)
         assert not any(report.values()), report
         assert read.config._attn_implementation == "r_softmax"
@@ -433,7 +427,7 @@ def test_a_part_of_a_model_that_is_sparse_stays_so(tmp_path: Path) -> None:
     model = clip()
     set_attention(model.text_model, "r_softmax", r=[0.2, 0.4])
     model.save_pretrained(tmp_path)
-    read = hf.CLIPModel.from_pretrained(tmp_path)
+    read: Any = hf.CLIPModel.from_pretrained(tmp_path)
     assert read.config.vision_config._attn_implementation == "sdpa"
     assert_close(rates(read.text_model).values, rates(model.text_model).values)
     batch = {**batch_for("bert"), **batch_for("vit")}
