@@ -113,6 +113,29 @@ def layers(model: nn.Module) -> list[str]:
     return list(attention_modules(host_of(model)))
 
 
+def parameter_groups(model: nn.Module, lr: float, rate_lr: float = 0.01) -> list[dict[str, Any]]:
+    """A model's parameters as an optimizer takes them, learned rates with a learning rate of their own.
+
+    Args:
+        model: after :func:`set_attention` with ``learn=True``.
+        lr: the learning rate of the model.
+        rate_lr: the learning rate of the rates, on the scale of ``logit(r)``. At a model's usual 2e-5, Adam would move
+            them by no more than 0.02 in a thousand steps.
+
+    Returns:
+        Two groups; weight decay is off for rates, which it would pull towards 0.5.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=0.15, learn=True)
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
+    """
+    learned = {id(rate.stored) for rate in rates_of(host_of(model)).values()}
+    rest, own = ([p for p in model.parameters() if (id(p) in learned) == wanted] for wanted in (False, True))
+    return [{"params": rest, "lr": lr}, {"params": own, "lr": rate_lr, "weight_decay": 0.0}]
+
+
 def host_of(model: nn.Module) -> PreTrainedModel:
     """The model of transformers in a module: itself, or the first that it wraps."""
     for module in model.modules():
