@@ -200,6 +200,18 @@ def test_generation_with_a_cache_is_generation_without(name: str, cache: str) ->
     assert with_cache.tolist() == without.tolist()
 
 
+@pytest.mark.parametrize("kind", [hf.BartForConditionalGeneration, hf.T5ForConditionalGeneration])
+def test_generation_from_an_encoder_with_a_cache_too(kind: Any) -> None:
+    name = "bart" if kind is hf.BartForConditionalGeneration else "t5"
+    model = kind(built(name).config).eval()
+    set_attention(model, "r_softmax", r=0.4)
+    batch = batch_for("bert")
+    options = {"max_new_tokens": 6, "decoder_start_token_id": 1, "eos_token_id": None, "forced_eos_token_id": None}
+    found = [model.generate(**batch, **options, do_sample=False, use_cache=cache).tolist() for cache in (True, False)]
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 7
+
+
 def test_texts_packed_into_one_row_do_not_see_each_other() -> None:
     model = built("llama")
     set_attention(model, "r_softmax", r=0.4)
@@ -448,6 +460,8 @@ def test_dense_by_choice_is_dense(tmp_path: Path) -> None:
     read, report = kind.from_pretrained(tmp_path / "sparse", attn_implementation="sdpa", output_loading_info=True)
     assert not any(report.values()), report
     assert_close(output(read, batch), expected)
+    read, report = kind.from_pretrained(tmp_path / "sparse", config=bert().config, output_loading_info=True)
+    assert len(report["unexpected_keys"]) == LAYERS  # transformers shows a table of them
     dense.set_attn_implementation("sdpa")
     dense.save_pretrained(tmp_path / "dense")
     assert "attn_implementation" not in json.loads((tmp_path / "dense" / "config.json").read_text())
@@ -513,7 +527,14 @@ def trained(
         },
     )
     optimizer = None if rate_lr is None else torch.optim.AdamW(parameter_groups(model, 1e-5, rate_lr))
-    trainer = hf.Trainer(model, arguments, train_dataset=Sentences(), callbacks=callbacks, optimizers=(optimizer, None))
+    trainer = hf.Trainer(
+        model,
+        arguments,
+        train_dataset=Sentences(),
+        eval_dataset=Sentences(),
+        callbacks=callbacks,
+        optimizers=(optimizer, None),
+    )
     trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3") if resume else None)
     return trainer
 
@@ -552,6 +573,25 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(tmp_path: Path) -> 
     assert_close(models[1].state_dict(), models[0].state_dict())
     read = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint-3")
     assert_close(rates(read).values, table / 2)
+
+
+def test_the_best_checkpoint_comes_back_with_its_rate(tmp_path: Path) -> None:
+    model = bert()
+    set_attention(model, "r_softmax", r=0.0)
+    trainer = trained(
+        tmp_path,
+        model,
+        [SparsitySchedule(0.6)],
+        eval_strategy="steps",
+        eval_steps=2,
+        save_steps=2,
+        load_best_model_at_end=True,
+        learning_rate=0.5,  # so high that the first checkpoint is the best
+    )
+    best = trainer.state.best_global_step
+    assert best == 2
+    assert_close(rates(model).values, torch.full((LAYERS, HEADS), 0.6 * best / 6))
+    assert [row["rate"] for row in trainer.state.log_history if "eval_loss" in row] == pytest.approx([0.2, 0.4, 0.6])
 
 
 def test_learned_rates_learn_at_their_own_pace_and_resume(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which attention modules a model has, and the mapping and rate that each of them uses."""
 
 import inspect
+import re
 from functools import cache
 from typing import Any
 
@@ -48,10 +49,13 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
     rates: list[Rate | None] = [None] * len(modules)
     if (letter := ROW_MAPPINGS[mapping].parameter) and value is not None:
         rates = [Rate(mapping, row, learn) for row in spread(value, letter, _heads(modules))]
+    before = host.config._attn_implementation
     host.set_attn_implementation(mapping)
-    for (name, module), rate in zip(modules.items(), rates, strict=True):
+    for name, module in modules.items():
         if module.config._attn_implementation != mapping:  # type: ignore[union-attr]
-            raise ValueError(f"set_attention: {name} of {type(host).__name__} did not take over {mapping!r}")
+            host.set_attn_implementation(before)
+            raise ValueError(f"set_attention: {type(host).__name__} is refused: {name} would stay {before!r}")
+    for module, rate in zip(modules.values(), rates, strict=True):
         _attach(module, rate)
     _remember(host, value, learn)
 
@@ -223,7 +227,7 @@ def _own_attention(kind: type) -> bool:
     """Whether modules of this class compute weights of their own."""
     names = _names(kind)
     computes = "get_interface" not in names and names & {"softmax", "scaled_dot_product_attention"}
-    return issubclass(kind, nn.MultiheadAttention) or ("Attention" in kind.__name__ and bool(computes))
+    return issubclass(kind, nn.MultiheadAttention) or bool(computes and re.search("Attention|Attn", kind.__name__))
 
 
 @cache

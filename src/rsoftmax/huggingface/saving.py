@@ -57,10 +57,11 @@ def _gets_its_rates(post_init: Callable[[PreTrainedModel], None]) -> Callable[[P
     def with_rates(model: PreTrainedModel) -> None:
         build_rates(model)
         post_init(model)
-        # In half precision rates would be rounded when read; and who reads a sparse model as a dense one chose to.
-        model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
-        ignored = model._keys_to_ignore_on_load_unexpected or ()
-        model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
+        if hasattr(model.config, HOLDER):
+            # Half precision would round what is read; and who reads a sparse model as a dense one has said so.
+            model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
+            ignored = model._keys_to_ignore_on_load_unexpected or ()
+            model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
 
     return with_rates
 
