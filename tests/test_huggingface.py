@@ -449,6 +449,12 @@ def test_a_part_of_a_model_that_is_sparse_stays_so(tmp_path: Path) -> None:
     assert_close(rates(read.text_model).values, rates(model.text_model).values)
     batch = {**batch_for("bert"), **batch_for("vit")}
     assert_close(output(read, batch), output(model, batch))
+    set_attention(model, "sparsemax")
+    model.vision_model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    read = hf.CLIPModel.from_pretrained(tmp_path)
+    assert read.config.vision_config._attn_implementation == "sdpa"
+    assert read.config.text_config._attn_implementation == "sparsemax"
 
 
 def test_dense_by_choice_is_dense(tmp_path: Path) -> None:
