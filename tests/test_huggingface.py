@@ -367,6 +367,21 @@ def test_a_changing_rate_compiles_once() -> None:
     torch._dynamo.reset()
 
 
+@every_model
+def test_gradients_at_rate_zero_are_those_of_the_dense_model(name: str) -> None:
+    model, batch = built(name).double(), batch_for(name)
+    gradients = []
+    for sparse in (False, True):
+        model.zero_grad()
+        if sparse:
+            set_attention(model, "r_softmax", r=0.0)
+        real(
+            name, model(**{key: x.double() if x.is_floating_point() else x for key, x in batch.items()})[0]
+        ).sin().sum().backward()
+        gradients.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+    assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_gradients_with_and_without_checkpoints_agree(name: str) -> None:
     model, batch = built(name).double().train(), batch_for(name)

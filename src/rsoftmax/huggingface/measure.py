@@ -64,6 +64,16 @@ def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, removed: fl
     Returns:
         ``[batch, heads, queries, keys]`` for each name in :func:`layers`; of a module that several layers share, the
         weights of its last call.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> from rsoftmax.huggingface import set_attention
+        >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=8, image_size=32)
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, **sizes))
+        >>> set_attention(model, "r_softmax", r=0.4)
+        >>> weights = attention_weights(model, {"pixel_values": torch.randn(1, 3, 32, 32)})["layers.1.attention"]
+        >>> weights.shape, (weights == 0).sum(-1).unique()
+        (torch.Size([1, 2, 5, 5]), tensor([2]))
     """
     found: dict[nn.Module, Tensor] = {}
 

@@ -94,6 +94,15 @@ def rates(model: nn.Module) -> HeadTable:
 
     Returns:
         A table ``[layers, heads]``; see :class:`HeadTable`.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=[[0.1, 0.2], [0.3, 0.4]])
+        >>> print(rates(model))
+        r                    mean      0      1
+        layers.0.attention  0.150  0.100  0.200
+        layers.1.attention  0.350  0.300  0.400
     """
     held = rates_of(host_of(model))
     return HeadTable.of(_parameter(held).name, {name: rate.value for name, rate in held.items()})
