@@ -232,7 +232,7 @@ def _inputs(
         mask, bias = (mask, None) if mask.dtype == torch.bool else (None, mask.to(wide))
     if not isinstance(setting, Tensor):
         return _Inputs(q, k, v, bias, None, mask)
-    assert mapping.parameter
+    assert mapping.parameter is not None
     if setting.dim() == 1 and setting.shape[0] == query.shape[-3]:
         setting = setting[:, None, None]
     return _Inputs(q, k, v, bias, _aligned(mapping.parameter.name, setting.to(query.device), sizes, 1), mask)
