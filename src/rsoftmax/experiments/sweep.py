@@ -19,7 +19,7 @@ import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rsoftmax.experiments import journal
+from rsoftmax.experiments import journal, ranks
 from rsoftmax.experiments.journal import Row
 
 ENGINES = ("local", "ray", "dask")
@@ -80,10 +80,12 @@ def sweep(
     stop the others; as that is not a finished row, the next start tries it again. Ctrl-C stops at once, loses only the
     runs that are under way, and says how to go on.
     """
-    console = console or Console(soft_wrap=True)
+    console = console or Console(soft_wrap=True, quiet=not ranks.first())
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {key(differences(run)): run for run in runs}
     have = finished(journal.read(path, console.print))
+    if ranks.together():
+        have = ranks.agreed(have)
     todo = {name: run for name, run in wanted.items() if name not in have}
     if len(todo) < len(wanted):
         console.print(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
@@ -94,7 +96,8 @@ def sweep(
             stack.enter_context(_engine(engine, address, jobs))
             try:
                 for row in _rows(function, todo):
-                    journal.append(path, row)
+                    if ranks.first():
+                        journal.append(path, row)
                     name = key(row["run"])
                     if "error" in row:
                         failed.append(row)
