@@ -84,6 +84,7 @@ def glue(
     validation_samples: Annotated[
         int | None, typer.Option(min=0, help="Training rows to select on, at most a tenth of them; 0 for none.")
     ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines of the files.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Multiply matrices in bfloat16: faster, less exact.")] = False,
     quick: Quick = False,
     seeds: Annotated[int, typer.Option(min=1, help="How often everything is run, each time with another seed.")] = 1,
@@ -111,7 +112,7 @@ def glue(
         ) from None
 
     out = out or _folder(quick)
-    given = {
+    given: dict[str, Any] = {
         "tasks": task or None,
         "mappings": mapping or None,
         "lrs": lr or None,
@@ -130,11 +131,14 @@ def glue(
             data=experiment.name(data),
             **{name: value for name, value in given.items() if value is not None},
         )
-        finetune.check(model, data, runs)
+        skipped = finetune.check(model, data, runs, skip_bad)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
+    for name, count in skipped.items():
+        if count and ranks.first():
+            typer.echo(f"{name}: {count} bad lines are left out")
     jobs = jobs or (1 if torch.accelerator.is_available() else None)  # runs would share the one device
-    _sweep(runs, partial(finetune.run, model, data), out / "glue.jsonl", jobs, engine, address)
+    _sweep(runs, partial(finetune.run, model, data, skip_bad), out / "glue.jsonl", jobs, engine, address)
     if ranks.first():
         _show(out, "glue")
 

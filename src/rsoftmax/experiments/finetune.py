@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorWithPadding,
@@ -26,42 +25,48 @@ from transformers import (
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.experiments import glue_data, ranks
 from rsoftmax.experiments.glue import Run
-from rsoftmax.experiments.glue_data import TASKS, Example
+from rsoftmax.experiments.glue_data import TASKS, Example, Examples
 from rsoftmax.experiments.journal import Row
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
 
 EVAL_BATCH = 64
-SPARSITY_ROWS = 128  # dev rows on which zeros are counted
+SPARSITY_ROWS = 64  # dev rows on which zeros are counted
 
 
-def check(model: str, data: str, runs: Sequence[Run]) -> None:
-    """Find out before the first run what would stop one: a file that is missing or broken, or no such model."""
-    for task in {run.task for run in runs}:
-        glue_data.read(data, task)
-    AutoConfig.from_pretrained(model, trust_remote_code=False)
+def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) -> dict[str, int]:
+    """Find out before the first run what would stop it: a file missing or broken, a model that cannot be used.
+
+    Returns:
+        How many rows of each task are left out.
+    """
+    _quiet()
+    AutoTokenizer.from_pretrained(model)
+    _network(model, runs[0])
+    return {task: glue_data.read(data, task, skip_bad).skipped for task in dict.fromkeys(run.task for run in runs)}
 
 
-def run(model: str, data: str, run: Run) -> Row:
+def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
     """Fine-tune and score: the row of a run.
 
     Args:
         model: a folder, or a name on the hub; the weights must be safetensors.
         data: a folder, or a name on the hub.
+        skip_bad: whether to leave out bad rows; see :func:`glue_data.read`.
         run: what to do.
     """
-    logging.set_verbosity_error()  # it would say that the classifier is new, which is the point
-    logging.disable_progress_bar()
+    _quiet()
     set_seed(run.seed)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    parts = _parts(data, run)
+    parts = _parts(glue_data.read(data, run.task, skip_bad), run)
     encoded = {part: _encode(rows, tokenizer, run.max_length) for part, rows in parts.items()}
+    collate = DataCollatorWithPadding(tokenizer)
     network = _network(model, run)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             network,
             _arguments(run, scratch),
             train_dataset=encoded["train"],
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=collate,
             processing_class=tokenizer,
             callbacks=[_Progress(run)],
         )
@@ -74,15 +79,20 @@ def run(model: str, data: str, run: Run) -> Row:
     return {
         "rows": {part: len(rows) for part, rows in parts.items()},
         **scores,
-        "sparsity": _sparsity(trainer, encoded["dev"]),
+        "sparsity": _sparsity(network, collate(encoded["dev"][:SPARSITY_ROWS])),
         "train_loss": losses[-1] if math.isfinite(losses[-1]) else None,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
     }
 
 
-def _parts(data: str, run: Run) -> dict[str, list[Example]]:
+def _quiet() -> None:
+    logging.set_verbosity_error()  # it would say that the classifier is new, which is the point
+    logging.disable_progress_bar()
+
+
+def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:
     """The rows to train on, to select on and to report, each drawn once and the same for every run of a seed."""
-    train, dev = glue_data.read(data, run.task)
+    train, dev = examples.train, examples.dev
     order = np.random.default_rng(run.seed).permutation(len(train))
     aside = min(run.validation_samples, len(train) // 10)
     reported = np.random.default_rng(0).permutation(len(dev))[: run.max_eval_samples]
@@ -93,12 +103,12 @@ def _parts(data: str, run: Run) -> dict[str, list[Example]]:
     }
 
 
-def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> Any:
+    """Tokens, row by row: a list, which the Trainer takes for a data set."""
     if not rows:
         return []
-    encoded = tokenizer(
-        *map(list, zip(*(row.texts for row in rows), strict=True)), truncation=True, max_length=max_length
-    )
+    texts = map(list, zip(*(row.texts for row in rows), strict=True))
+    encoded = tokenizer(*texts, truncation=True, max_length=max_length)
     return [
         {**{name: values[place] for name, values in encoded.items()}, "labels": row.label}
         for place, row in enumerate(rows)
@@ -106,11 +116,11 @@ def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> list[dict[s
 
 
 def _network(model: str, run: Run) -> PreTrainedModel:
-    network = AutoModelForSequenceClassification.from_pretrained(
+    network: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
         model, num_labels=len(TASKS[run.task].labels), use_safetensors=True, trust_remote_code=False
     )
     parameter = ROW_MAPPINGS[run.mapping].parameter
-    given = {} if parameter is None else {parameter.name: parameter.example if run.r is None else run.r}
+    given: dict[str, Any] = {} if parameter is None else {parameter.name: parameter.example if run.r is None else run.r}
     set_attention(network, run.mapping, **given)
     return network
 
@@ -128,6 +138,8 @@ def _arguments(run: Run, scratch: str) -> TrainingArguments:
         seed=run.seed,
         logging_steps=0.1,
         logging_nan_inf_filter=False,
+        average_tokens_across_devices=False,  # the loss is a mean already, and would be multiplied by the processes
+        use_cpu=not torch.accelerator.is_available(),  # without it, processes on CPUs would not find each other
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -135,21 +147,20 @@ def _arguments(run: Run, scratch: str) -> TrainingArguments:
     )
 
 
-def _score(trainer: Trainer, rows: list[dict[str, Any]], f1: bool) -> dict[str, float] | None:
+def _score(trainer: Trainer, rows: Any, f1: bool) -> dict[str, float] | None:
     if not rows:
         return None
     answer = trainer.predict(rows)
-    labels, predicted = answer.label_ids, answer.predictions.argmax(-1)
+    labels, predicted = answer.label_ids, np.argmax(answer.predictions, -1)
     scores = {"accuracy": accuracy_score(labels, predicted)}
     if f1:
         scores["f1"] = f1_score(labels, predicted)
     return scores
 
 
-def _sparsity(trainer: Trainer, rows: list[dict[str, Any]]) -> float:
-    """The share of exact zeros in the attention of some dev rows, mean over layers and heads."""
-    batch = trainer.data_collator(rows[:SPARSITY_ROWS])
-    return sparsity(trainer.model, batch.to(trainer.args.device)).mean()
+def _sparsity(network: PreTrainedModel, batch: dict[str, Any]) -> float:
+    """The share of exact zeros in the attention, mean over layers and heads."""
+    return sparsity(network, {name: values.to(network.device) for name, values in batch.items()}).mean()
 
 
 def _share(batch_size: int) -> int:

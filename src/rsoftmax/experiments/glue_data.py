@@ -50,49 +50,59 @@ class Example(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """A task's rows; those of the official test set have no labels and are not read."""
+    """A task's rows, and how many were left out; the official test sets have no labels and are not read."""
 
     train: list[Example]
     dev: list[Example]
+    skipped: int = 0
 
 
 @lru_cache(maxsize=1)  # the runs on one task follow each other
-def read(data: str, task: str) -> Examples:
+def read(data: str, task: str, skip_bad: bool = False) -> Examples:
     """The rows of a task.
 
     Args:
         data: a folder, or the name of a set on the hub.
         task: a key of ``TASKS``.
+        skip_bad: leave out lines that have too few or too many cells or an unknown label, as the official QQP files do.
 
     An error names the file and the line.
     """
-    if Path(data).is_dir():
-        return Examples(*(list(_tsv(Path(data) / task / f"{part}.tsv", TASKS[task])) for part in ("train", "dev")))
-    return _from_hub(data, TASKS[task])
+    if not Path(data).is_dir():
+        return _from_hub(data, TASKS[task])
+    train, dev = (_tsv(Path(data) / task / f"{part}.tsv", TASKS[task], skip_bad) for part in ("train", "dev"))
+    return Examples(train[0], dev[0], train[1] + dev[1])
 
 
-def _tsv(path: Path, task: Task) -> Iterator[Example]:
+def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
     reader = csv.reader(_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     header = next(reader, [])
-    missing = [column for column in (*task.columns, task.label) if column not in header]
-    if missing:
-        raise ValueError(f"{path}, line 1: no column {missing[0]!r}; the header has {', '.join(header) or 'nothing'}")
-    texts, label = [header.index(column) for column in task.columns], header.index(task.label)
-    labels = {name: number for number, name in enumerate(task.labels)}
-    empty = True
+    for column in (*task.columns, task.label):
+        if column not in header:
+            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {', '.join(header) or 'nothing'}")
+    rows, bad = [], 0
     try:
         for cells in reader:
-            where = f"{path}, line {reader.line_num}"
-            if len(cells) != len(header):
-                raise ValueError(f"{where}: {len(cells)} cells instead of the header's {len(header)}")
-            if cells[label] not in labels:
-                raise ValueError(f"{where}: {task.label} must be {' or '.join(labels)}, got {cells[label]!r}")
-            empty = False
-            yield Example(tuple(cells[column] for column in texts), labels[cells[label]])
+            try:
+                rows.append(_example(header, cells, task))
+            except ValueError as error:
+                if not skip_bad:
+                    raise ValueError(f"{path}, line {reader.line_num}: {error}; --skip-bad leaves such out") from None
+                bad += 1
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-    if empty:
-        raise ValueError(f"{path}, line 1: no rows below the header")
+    if not rows:
+        raise ValueError(f"{path}, line {reader.line_num}: the file ends without a row")
+    return rows, bad
+
+
+def _example(header: list[str], cells: list[str], task: Task) -> Example:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(cells)} cells instead of the header's {len(header)}")
+    named = dict(zip(header, cells, strict=True))
+    if named[task.label] not in task.labels:
+        raise ValueError(f"{task.label} must be {' or '.join(task.labels)}, got {named[task.label]!r}")
+    return Example(tuple(named[column] for column in task.columns), task.labels.index(named[task.label]))
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -117,7 +127,7 @@ def _from_hub(name: str, task: Task) -> Examples:
             name=missing.name,
         ) from None
     parts = load_dataset(name, task.hub)
-    return Examples(*(_rows(parts[part], task) for part in ("train", "validation")))
+    return Examples(_rows(parts["train"], task), _rows(parts["validation"], task))
 
 
 def _rows(part: Any, task: Task) -> list[Example]:

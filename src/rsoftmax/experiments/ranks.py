@@ -21,8 +21,10 @@ def first() -> bool:
 
 def agreed(value: Any) -> Any:
     """The first process's value, in all of them: other machines may see other files."""
+    import torch
     from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
 
-    PartialState()
-    return broadcast_object_list([value])[0]
+    PartialState(cpu=not torch.accelerator.is_available())  # by itself it looks for accelerators only
+    box = [value]
+    torch.distributed.broadcast_object_list(box)
+    return box[0]

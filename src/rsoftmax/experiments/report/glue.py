@@ -137,7 +137,9 @@ def _table(trials: Trials, by: str, cell: Callable[[list[Trial]], object]) -> Ta
 
 def _beside_the_paper(trials: Trials) -> Table:
     """Accuracies, the paper's first."""
-    blocks = {"paper, BERT": {name: [Mean(PAPER[name][task], None) for task in trials] for name in PAPER}}
+    blocks: dict[str, dict[str, list[Mean | None]]] = {
+        "paper, BERT": {name: [Mean(PAPER[name][task], None) for task in trials] for name in PAPER}
+    }
     for by, title in SELECTED.items():
         blocks[title] = {
             name: [_mean(chosen(some, name, by)) for some in trials.values()] for name in _mappings(trials)
