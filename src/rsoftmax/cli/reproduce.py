@@ -95,7 +95,8 @@ def glue(
 ) -> None:
     """Table 2: an encoder fine-tuned on GLUE, by every mapping; the paper's grid, or the part that is asked for.
 
-    Under torchrun all processes train one model at a time.
+    Under torchrun all processes train one model at a time:
+    torchrun --nproc_per_node 2 -m -- rsoftmax reproduce glue ...
     """
     from functools import partial
 
