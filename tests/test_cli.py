@@ -1,8 +1,10 @@
 """The command line, run as a user runs it."""
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli import app
-from rsoftmax.experiments import bench
+from rsoftmax.experiments import bench, bench_heads
+from rsoftmax.experiments.contest import METHODS
 
 
 def rsoftmax(*words: str) -> str:
@@ -74,6 +77,15 @@ def test_bad_words_are_refused_and_nothing_is_written(
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     assert "Is a directory" in refusal("plot", "--out", str(tmp_path / "folder.png"))
+
+
+def test_bench_heads_measures_every_method_of_the_contest(tmp_path: Path) -> None:
+    shown = rsoftmax("bench", "heads", "--quick", "--out", str(tmp_path))
+    assert "goal, a training step with the expected-F1 rate" in shown
+    rows = [json.loads(line) for line in (tmp_path / "bench_heads.jsonl").read_text().splitlines()]
+    assert {(row["method"], row["mode"]) for row in rows} == set(product(METHODS, bench_heads.MODES))
+    assert all(row["median_us"] > 0 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] for row in rows)
+    assert all(row["extra_bytes"] > 0 for row in rows)
 
 
 def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:

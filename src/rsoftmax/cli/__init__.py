@@ -6,6 +6,6 @@ from rsoftmax.cli import bench, mappings, report, reproduce
 
 app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
 app.add_typer(mappings.app)
-app.add_typer(bench.app)
+app.add_typer(bench.app, name="bench")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(report.app)
