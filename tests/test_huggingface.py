@@ -13,15 +13,20 @@ import pytest
 import torch
 import torch._dynamo.testing
 import transformers as hf
+from PIL import Image
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import Dataset
+from typer.testing import CliRunner
 
 from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.cli import app
+from rsoftmax.experiments import attention_map
 from rsoftmax.huggingface import (
     SparsitySchedule,
     attention_weights,
     layers,
+    parameter_groups,
     rates,
     set_attention,
     set_rate,
@@ -195,6 +200,18 @@ def test_generation_with_a_cache_is_generation_without(name: str, cache: str) ->
     assert with_cache.tolist() == without.tolist()
 
 
+@pytest.mark.parametrize("kind", [hf.BartForConditionalGeneration, hf.T5ForConditionalGeneration])
+def test_generation_from_an_encoder_with_a_cache_too(kind: Any) -> None:
+    name = "bart" if kind is hf.BartForConditionalGeneration else "t5"
+    model = kind(built(name).config).eval()
+    set_attention(model, "r_softmax", r=0.4)
+    batch = batch_for("bert")
+    options = {"max_new_tokens": 6, "decoder_start_token_id": 1, "eos_token_id": None, "forced_eos_token_id": None}
+    found = [model.generate(**batch, **options, do_sample=False, use_cache=cache).tolist() for cache in (True, False)]
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 7
+
+
 def test_texts_packed_into_one_row_do_not_see_each_other() -> None:
     model = built("llama")
     set_attention(model, "r_softmax", r=0.4)
@@ -350,6 +367,21 @@ def test_a_changing_rate_compiles_once() -> None:
     torch._dynamo.reset()
 
 
+@every_model
+def test_gradients_at_rate_zero_are_those_of_the_dense_model(name: str) -> None:
+    model, batch = built(name).double(), batch_for(name)
+    gradients = []
+    for sparse in (False, True):
+        model.zero_grad()
+        if sparse:
+            set_attention(model, "r_softmax", r=0.0)
+        real(
+            name, model(**{key: x.double() if x.is_floating_point() else x for key, x in batch.items()})[0]
+        ).sin().sum().backward()
+        gradients.append({key: p.grad for key, p in model.named_parameters() if p.grad is not None})
+    assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_gradients_with_and_without_checkpoints_agree(name: str) -> None:
     model, batch = built(name).double().train(), batch_for(name)
@@ -432,6 +464,12 @@ def test_a_part_of_a_model_that_is_sparse_stays_so(tmp_path: Path) -> None:
     assert_close(rates(read.text_model).values, rates(model.text_model).values)
     batch = {**batch_for("bert"), **batch_for("vit")}
     assert_close(output(read, batch), output(model, batch))
+    set_attention(model, "sparsemax")
+    model.vision_model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    read = hf.CLIPModel.from_pretrained(tmp_path)
+    assert read.config.vision_config._attn_implementation == "sdpa"
+    assert read.config.text_config._attn_implementation == "sparsemax"
 
 
 def test_dense_by_choice_is_dense(tmp_path: Path) -> None:
@@ -443,6 +481,8 @@ def test_dense_by_choice_is_dense(tmp_path: Path) -> None:
     read, report = kind.from_pretrained(tmp_path / "sparse", attn_implementation="sdpa", output_loading_info=True)
     assert not any(report.values()), report
     assert_close(output(read, batch), expected)
+    read, report = kind.from_pretrained(tmp_path / "sparse", config=bert().config, output_loading_info=True)
+    assert len(report["unexpected_keys"]) == LAYERS  # transformers shows a table of them
     dense.set_attn_implementation("sdpa")
     dense.save_pretrained(tmp_path / "dense")
     assert "attn_implementation" not in json.loads((tmp_path / "dense" / "config.json").read_text())
@@ -486,7 +526,12 @@ class Sentences(Dataset[dict[str, Any]]):
 
 
 def trained(
-    folder: Path, model: nn.Module, callbacks: list[hf.TrainerCallback], resume: bool = False, **options: Any
+    folder: Path,
+    model: Any,
+    callbacks: list[hf.TrainerCallback],
+    resume: bool = False,
+    rate_lr: float | None = None,
+    **options: Any,
 ) -> hf.Trainer:
     arguments = hf.TrainingArguments(
         str(folder),
@@ -502,7 +547,15 @@ def trained(
             **options,
         },
     )
-    trainer = hf.Trainer(model, arguments, train_dataset=Sentences(), callbacks=callbacks)
+    optimizer = None if rate_lr is None else torch.optim.AdamW(parameter_groups(model, 1e-5, rate_lr))
+    trainer = hf.Trainer(
+        model,
+        arguments,
+        train_dataset=Sentences(),
+        eval_dataset=Sentences(),
+        callbacks=callbacks,
+        optimizers=(optimizer, None),
+    )
     trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3") if resume else None)
     return trainer
 
@@ -543,16 +596,36 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(tmp_path: Path) -> 
     assert_close(rates(read).values, table / 2)
 
 
-def test_learned_rates_learn_and_resume(tmp_path: Path) -> None:
+def test_the_best_checkpoint_comes_back_with_its_rate(tmp_path: Path) -> None:
+    model = bert()
+    set_attention(model, "r_softmax", r=0.0)
+    trainer = trained(
+        tmp_path,
+        model,
+        [SparsitySchedule(0.6)],
+        eval_strategy="steps",
+        eval_steps=2,
+        save_steps=2,
+        load_best_model_at_end=True,
+        learning_rate=0.5,  # so high that the first checkpoint is the best
+    )
+    best = trainer.state.best_global_step
+    assert best == 2
+    assert_close(rates(model).values, torch.full((LAYERS, HEADS), 0.6 * best / 6))
+    assert [row["rate"] for row in trainer.state.log_history if "eval_loss" in row] == pytest.approx([0.2, 0.4, 0.6])
+
+
+def test_learned_rates_learn_at_their_own_pace_and_resume(tmp_path: Path) -> None:
     models = [bert(), bert()]
     for model in models:
         set_attention(model, "r_softmax", r=0.15, learn=True)
-    trained(tmp_path, models[0], [], learning_rate=0.1)
+    assert sum(len(group["params"]) for group in parameter_groups(models[0], 1e-5)) == len([*models[0].parameters()])
+    trained(tmp_path, models[0], [], rate_lr=0.1)
     learned = rates(models[0]).values
     assert ((learned > 0) & (learned < 1)).all()
     assert (learned - 0.15).abs().min() > 1e-3
     assert len(learned.unique()) > LAYERS
-    trained(tmp_path, models[1], [], learning_rate=0.1, resume=True)
+    trained(tmp_path, models[1], [], rate_lr=0.1, resume=True)
     assert_close(rates(models[1]).values, learned)
 
 
@@ -568,3 +641,57 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     set_attention(model, "t_softmax", t=2.0)
     with pytest.raises(ValueError, match=re.escape("SparsitySchedule is for r_softmax")):
         trained(tmp_path, model, [SparsitySchedule(0.1)])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A folder with a sparse model and its tokenizer."""
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]))
+    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    model = bert()
+    set_attention(model, "r_softmax", r=0.4)
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_attention_map_draws_a_saved_model(saved: Path) -> None:
+    words = ["attention-map", "--model", str(saved), "--text", "The cat sat", "--out", str(saved / "a.png")]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert "r_softmax, r = 0.4    encoder.layer.1.attention.self" in shown.output
+    assert shown.output.count("40.0%") == HEADS
+    with Image.open(saved / "a.png") as picture:
+        assert picture.size[0] > 1000
+
+
+def test_attention_map_marks_zeros_and_leaves_the_future_out(saved: Path) -> None:
+    found = attention_map.look(str(saved), "the cat sat", 0, [1], "sparsemax")
+    assert found.tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert found.weights[1].shape == (5, 5)
+    assert not found.weights[1].isnan().any()
+    gpt = built("gpt2").transformer
+    set_attention(gpt, "r_softmax", r=0.4)
+    for weights in attention_weights(gpt, {"input_ids": torch.tensor([[5, 6, 7]])}, removed=torch.nan).values():
+        assert weights.isnan().tolist() == torch.ones(1, HEADS, 3, 3).triu(1).bool().tolist()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layer", "7"], "there is no layer 7; the model has 2, from 0 to 1"),
+        (["--head", "4"], "there is no head 4; the model has 4, from 0 to 3"),
+        (["--r", "1.5"], "r must be in [0, 1], got 1.5"),
+        (["--mapping", "softmin"], "there is no mapping 'softmin'"),
+        (["--mapping", "sparsemax", "--r", "0.1"], "sparsemax takes no parameter, got r=0.1"),
+        (["--text", "cat " * 70], "a picture has room for 64 tokens, the text has 72"),
+        (["--out", "map.txt"], "'map.txt' must end in .png, .svg or .pdf"),
+        (["--model", "/no/such/folder"], "'/no/such/folder' is no folder or hub id with a model"),
+    ],
+    ids=str,
+)
+def test_attention_map_says_what_is_wrong(words: list[str], message: str, saved: Path) -> None:
+    given = ["attention-map", "--model", str(saved), "--text", "the cat", "--out", str(saved / "a.png"), *words]
+    result = CliRunner().invoke(app, given, env={"COLUMNS": "300"})
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.replace("│", " ").split())
+    assert not (saved / "a.png").exists()

@@ -20,7 +20,7 @@ except ImportError as missing:
 from rsoftmax.huggingface import interface, saving
 from rsoftmax.huggingface.heads import HeadTable
 from rsoftmax.huggingface.measure import attention_weights, sparsity
-from rsoftmax.huggingface.rates import layers, rates, set_attention, set_rate
+from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
 from rsoftmax.huggingface.schedule import SparsitySchedule
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "SparsitySchedule",
     "attention_weights",
     "layers",
+    "parameter_groups",
     "rates",
     "set_attention",
     "set_rate",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax.huggingface.heads import HeadTable
-from rsoftmax.huggingface.interface import observing
+from rsoftmax.huggingface.interface import Observer, observing
 from rsoftmax.huggingface.rates import attention_modules, host_of
 
 
@@ -53,23 +53,38 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
     return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in modules.items()})
 
 
-def attention_weights(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, removed: float = 0.0) -> dict[str, Tensor]:
     """The attention weights of each layer.
 
     Args:
         model: after :func:`set_attention`. It is run in evaluation mode and without gradients.
         batch: what the model is called with: ``model(**batch)``.
+        removed: what to write where the mask lets a query see nothing; NaN tells it from the zeros of the mapping.
 
     Returns:
         ``[batch, heads, queries, keys]`` for each name in :func:`layers`; of a module that several layers share, the
         weights of its last call.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> from rsoftmax.huggingface import set_attention
+        >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=8, image_size=32)
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, **sizes))
+        >>> set_attention(model, "r_softmax", r=0.4)
+        >>> weights = attention_weights(model, {"pixel_values": torch.randn(1, 3, 32, 32)})["layers.1.attention"]
+        >>> weights.shape, (weights == 0).sum(-1).unique()
+        (torch.Size([1, 2, 5, 5]), tensor([2]))
     """
-    weights: dict[nn.Module, Tensor] = {}
-    _run(model, batch, lambda module, found, _: weights.update({module: found}))
-    return {name: weights[module] for name, module in attention_modules(host_of(model)).items()}
+    found: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
+        found[module] = weights if mask is None else weights.masked_fill(~mask, removed)
+
+    _run(model, batch, keep)
+    return {name: found[module] for name, module in attention_modules(host_of(model)).items()}
 
 
-def _run(model: nn.Module, batch: Mapping[str, Any], observe: Any) -> None:
+def _run(model: nn.Module, batch: Mapping[str, Any], observe: Observer) -> None:
     training = model.training
     try:
         with torch.no_grad(), observing(observe):

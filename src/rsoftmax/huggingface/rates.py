@@ -1,6 +1,7 @@
 """Which attention modules a model has, and the mapping and rate that each of them uses."""
 
 import inspect
+import re
 from functools import cache
 from typing import Any
 
@@ -48,10 +49,13 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
     rates: list[Rate | None] = [None] * len(modules)
     if (letter := ROW_MAPPINGS[mapping].parameter) and value is not None:
         rates = [Rate(mapping, row, learn) for row in spread(value, letter, _heads(modules))]
+    before = host.config._attn_implementation
     host.set_attn_implementation(mapping)
-    for (name, module), rate in zip(modules.items(), rates, strict=True):
+    for name, module in modules.items():
         if module.config._attn_implementation != mapping:  # type: ignore[union-attr]
-            raise ValueError(f"set_attention: {name} of {type(host).__name__} did not take over {mapping!r}")
+            host.set_attn_implementation(before)
+            raise ValueError(f"set_attention: {type(host).__name__} is refused: {name} would stay {before!r}")
+    for module, rate in zip(modules.values(), rates, strict=True):
         _attach(module, rate)
     _remember(host, value, learn)
 
@@ -90,6 +94,15 @@ def rates(model: nn.Module) -> HeadTable:
 
     Returns:
         A table ``[layers, heads]``; see :class:`HeadTable`.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=[[0.1, 0.2], [0.3, 0.4]])
+        >>> print(rates(model))
+        r                    mean      0      1
+        layers.0.attention  0.150  0.100  0.200
+        layers.1.attention  0.350  0.300  0.400
     """
     held = rates_of(host_of(model))
     return HeadTable.of(_parameter(held).name, {name: rate.value for name, rate in held.items()})
@@ -111,6 +124,29 @@ def layers(model: nn.Module) -> list[str]:
         ['layers.0.attention', 'layers.1.attention']
     """
     return list(attention_modules(host_of(model)))
+
+
+def parameter_groups(model: nn.Module, lr: float, rate_lr: float = 0.01) -> list[dict[str, Any]]:
+    """A model's parameters as an optimizer takes them, learned rates with a learning rate of their own.
+
+    Args:
+        model: after :func:`set_attention` with ``learn=True``.
+        lr: the learning rate of the model.
+        rate_lr: the learning rate of the rates, on the scale of ``logit(r)``. At a model's usual 2e-5, Adam would move
+            them by no more than 0.02 in a thousand steps.
+
+    Returns:
+        Two groups; weight decay is off for rates, which it would pull towards 0.5.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=0.15, learn=True)
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
+    """
+    learned = {id(rate.stored) for rate in rates_of(host_of(model)).values()}
+    rest, own = ([p for p in model.parameters() if (id(p) in learned) == wanted] for wanted in (False, True))
+    return [{"params": rest, "lr": lr}, {"params": own, "lr": rate_lr, "weight_decay": 0.0}]
 
 
 def host_of(model: nn.Module) -> PreTrainedModel:
@@ -200,7 +236,7 @@ def _own_attention(kind: type) -> bool:
     """Whether modules of this class compute weights of their own."""
     names = _names(kind)
     computes = "get_interface" not in names and names & {"softmax", "scaled_dot_product_attention"}
-    return issubclass(kind, nn.MultiheadAttention) or ("Attention" in kind.__name__ and bool(computes))
+    return issubclass(kind, nn.MultiheadAttention) or bool(computes and re.search("Attention|Attn", kind.__name__))
 
 
 @cache

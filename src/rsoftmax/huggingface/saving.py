@@ -21,6 +21,8 @@ from rsoftmax.huggingface.interface import HOLDER
 from rsoftmax.huggingface.rate import Rate
 from rsoftmax.huggingface.rates import build_rates
 
+Implementation = str | dict[str, Any] | None
+
 
 def install() -> None:
     """Add them, once."""
@@ -35,21 +37,23 @@ def _names_its_attention(to_dict: Callable[..., dict[str, Any]]) -> Callable[...
     @wraps(to_dict)
     def with_attention(config: PreTrainedConfig) -> dict[str, Any]:
         output = to_dict(config)
-        chosen = _implementation(config)
-        if chosen in ROW_MAPPINGS if isinstance(chosen, str) else chosen is not None:
+        if _sparse(chosen := _implementation(config)):
             output["attn_implementation"] = chosen
         return output
 
     return with_attention
 
 
-def _implementation(config: PreTrainedConfig) -> str | dict[str, Any] | None:
-    """The implementation of a configuration; where a part of it has another one of ours, that of each part."""
-    own: str | None = config._attn_implementation
-    parts = {key: _implementation(part) for key in config.sub_configs if (part := getattr(config, key, None))}
-    if any(part != own and (isinstance(part, dict) or part in ROW_MAPPINGS) for part in parts.values()):
-        return {"": own, **parts}
-    return own
+def _implementation(config: PreTrainedConfig) -> Implementation:
+    """The implementation of a configuration, or, where its parts differ, of each of them."""
+    own: Implementation = config._attn_implementation
+    named = {key: part for key in config.sub_configs if (part := getattr(config, key, None)) is not None}
+    parts = {key: _implementation(part) or own for key, part in named.items()}
+    return own if all(part == own for part in parts.values()) else {"": own, **parts}
+
+
+def _sparse(chosen: Implementation) -> bool:
+    return any(map(_sparse, chosen.values())) if isinstance(chosen, dict) else chosen in ROW_MAPPINGS
 
 
 def _gets_its_rates(post_init: Callable[[PreTrainedModel], None]) -> Callable[[PreTrainedModel], None]:
@@ -57,10 +61,11 @@ def _gets_its_rates(post_init: Callable[[PreTrainedModel], None]) -> Callable[[P
     def with_rates(model: PreTrainedModel) -> None:
         build_rates(model)
         post_init(model)
-        # In half precision rates would be rounded when read; and who reads a sparse model as a dense one chose to.
-        model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
-        ignored = model._keys_to_ignore_on_load_unexpected or ()
-        model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
+        if hasattr(model.config, HOLDER):
+            # Half precision would round what is read; and who reads a sparse model as a dense one has said so.
+            model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
+            ignored = model._keys_to_ignore_on_load_unexpected or ()
+            model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
 
     return with_rates
 

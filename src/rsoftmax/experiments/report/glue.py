@@ -68,7 +68,10 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
 
 def read(path: Path, notice: Callable[[str], None]) -> Trials:
     """The finished runs of each task; of those under different settings, the ones that are most."""
-    everything = [Trial(Run(**row["run"]), row) for row in finished(journal.read(path, notice)).values()]
+    rows = finished(journal.read(path, notice)).values()
+    everything = [trial for trial in map(_trial, rows) if trial is not None]
+    if len(everything) < len(rows):
+        notice(f"{path}: {len(rows) - len(everything)} rows are no runs that this version knows; they are left out")
     trials = {}
     for task in TASKS:
         some = [trial for trial in everything if trial.run.task == task]
@@ -96,6 +99,13 @@ def curve(trials: Sequence[Trial]) -> dict[float, Mean]:
     groups |= {r: chosen([trial for trial in trials if trial.run.r == r], "r_softmax", by) for r in rates}
     means = {r: _mean(some) for r, some in groups.items()}
     return {r: mean for r, mean in means.items() if mean is not None}
+
+
+def _trial(row: Row) -> Trial | None:
+    try:
+        return Trial(Run(**row["run"]), row)
+    except (TypeError, ValueError):  # fields, or values of them, of a later version
+        return None
 
 
 def _shared(run: Run) -> Run:
