@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner, Result
 
 from rsoftmax.cli import app
@@ -47,7 +47,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocab_size=45, initializer_range=0.2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes
     )
     BertModel(config).save_pretrained(folder / "tiny-bert")
-    BertTokenizerFast(str(vocabulary)).save_pretrained(folder / "tiny-bert")
+    BertTokenizer(str(vocabulary)).save_pretrained(folder / "tiny-bert")
     return folder / "tiny-bert"
 
 
