@@ -139,6 +139,7 @@ def glue(
         if count and ranks.first():
             typer.echo(f"{name}: {count} bad lines are left out")
     jobs = jobs or (1 if torch.accelerator.is_available() else None)  # runs would share the one device
+    model, data = (str(Path(place).absolute()) if Path(place).is_dir() else place for place in (model, data))
     _sweep(runs, partial(finetune.run, model, data, skip_bad), out / "glue.jsonl", jobs, engine, address)
     if ranks.first():
         _show(out, "glue")
