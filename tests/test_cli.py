@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli import app
-from rsoftmax.experiments import bench, bench_heads
+from rsoftmax.experiments import bench, bench_attention, bench_heads
 from rsoftmax.experiments.contest import METHODS
 
 
@@ -98,6 +98,23 @@ def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.size[0] > 1000
     assert "'two' is not a list of thread counts" in refusal("bench", "--threads", "two")
+
+
+def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
+    shown = rsoftmax("bench", "attention", "--quick", "--threads", "1", "--out", str(tmp_path))
+    assert "extra memory, forward+backward, beside eager softmax" in shown
+    rows = bench_attention.read(tmp_path / "bench_attention.jsonl")
+    assert {row.method for row in rows} == {
+        bench_attention.SDPA,
+        "eager softmax",
+        "r_softmax",
+        "sparsemax",
+        "t_softmax",
+    }
+    assert all(row.ratio_low <= row.ratio <= row.ratio_high for row in rows)
+    held = {(row.method, row.mode): row.median for row in rows if row.measure == "bytes"}
+    assert held["r_softmax", "forward"] < held["eager softmax", "forward"] / 4
+    assert "'0' is not a list of thread counts" in refusal("bench", "attention", "--threads", "0")
 
 
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ __all__ = ["ROW_MAPPINGS", "sparse_attention"]
 
 NAME = "sparse_attention"
 ROW_MAPPINGS = {n: m for n, m in MAPPINGS.items() if m.parameter is None or m.parameter.per_row}  # no weight per entry
-BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 24  # scores in a block: on the CPU a megabyte, which stays in its cache
+BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 24  # scores in a block: on the CPU a megabyte for each core, as its cache
+EVERY = slice(None)
 _DEFAULTS = {n: m.function.__defaults__[0] for n, m in ROW_MAPPINGS.items() if m.function.__defaults__}
 Value = float | Tensor
 
@@ -295,7 +296,8 @@ def _output(p: Tensor, v: Tensor) -> Tensor:
 
 def _matrices(x: Tensor) -> Tensor:
     """[B, H, G, rows, n] as [B H, G rows, n]."""
-    return x.flatten(2, 3).flatten(0, 1)
+    batch, heads, groups, rows, n = x.shape
+    return x.reshape(batch * heads, groups * rows, n)
 
 
 # ----------------------------------------------------------------------------------------------- block by block
@@ -310,20 +312,20 @@ class _Block(NamedTuple):
     def of(self, x: _Inputs) -> _Inputs:
         """The block's part of the inputs: views, and whole where one value serves all."""
         b, h, rows, keys = self
-        every = slice(None)
 
-        def cut(tensor: Tensor | None, *parts: slice) -> Any:
+        def cut(tensor: Tensor | None, last: slice) -> Tensor | None:
             if tensor is None:
                 return None
-            return tensor[tuple(every if n == 1 else part for n, part in zip(tensor.shape, parts, strict=True))]
+            parts = zip(tensor.shape, (b, h, EVERY, rows, last), strict=True)
+            return tensor[tuple([EVERY if n == 1 else part for n, part in parts])]
 
         return _Inputs(
-            cut(x.q, b, h, every, rows, every),
-            cut(x.k, b, h, every, keys, every),
-            cut(x.v, b, h, every, keys, every),
-            cut(x.bias, b, h, every, rows, keys),
-            cut(x.setting, b, h, every, rows, every),
-            cut(x.mask, b, h, every, rows, keys),
+            x.q if x.q is None else x.q[b, h, :, rows],
+            x.k if x.k is None else x.k[b, h, :, keys],
+            x.v if x.v is None else x.v[b, h, :, keys],
+            cut(x.bias, keys),
+            cut(x.setting, EVERY),
+            cut(x.mask, keys),
         )
 
 
@@ -331,7 +333,7 @@ def _blocks(call: _Call, x: _Inputs) -> Iterator[_Block]:
     """All of it in blocks of about ``BLOCK`` scores: some rows of a head, or some whole heads, or whole batches."""
     batch, heads, groups, rows, _ = x.q.shape
     length = x.k.shape[-2]
-    room = (BLOCK if x.q.is_cpu else BLOCK_ELSEWHERE) // max(groups * length, 1)
+    room = (BLOCK * torch.get_num_threads() if x.q.is_cpu else BLOCK_ELSEWHERE) // max(groups * length, 1)
     few = _even(rows, room)
     some = _even(heads, room // max(few, 1))
     most = _even(batch, room // max(few * some, 1)) if some == heads else 1

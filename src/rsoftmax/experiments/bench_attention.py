@@ -72,7 +72,7 @@ def times(mode: str, shape: Shape, seconds: float) -> list[Row]:
     """All methods, in turns."""
     calls = {key: _bound(attention, mode, shape) for key, attention in methods().items()}
     rows = []
-    for key, spread in take_turns(calls, (SDPA, ""), seconds).items():
+    for key, spread in take_turns(calls, (SDPA, ""), seconds, rounds=5).items():
         values = asdict(spread)
         rows.append(Row(*key, mode, *shape, torch.get_num_threads(), "us", values.pop("median_us"), **values))
     return rows
@@ -96,7 +96,7 @@ def run(threads: list[int], quick: bool) -> Iterator[list[Row]]:
             torch.set_num_threads(count)
             for shape in ((2, 4, 64, 16),) if quick else SHAPES:
                 for mode in MODES:
-                    yield times(mode, shape, 0.1 if quick else 4.0)
+                    yield times(mode, shape, 0.1 if quick else 1.5)
         for mode in MODES:
             yield memory(mode, (1, 4, 1024, 16) if quick else LONG)
     finally:
