@@ -82,7 +82,7 @@ def memory(mode: str, shape: Shape) -> list[Row]:
     """The most that was allocated at once; of eager softmax, which takes gigabytes, in a forward pass only."""
     rows: list[Row] = []
     for key, attention in methods().items():
-        if key[0] in (SDPA, "r_softmax") or (key[0] == EAGER and mode == "forward"):
+        if key in ((SDPA, ""), ("r_softmax", f"r={RATES[-1]}")) or (key[0] == EAGER and mode == "forward"):
             size = extra_bytes(_bound(attention, mode, shape))
             ratio = size / rows[0].median if rows else 1.0
             rows.append(Row(*key, mode, *shape, torch.get_num_threads(), "bytes", size, ratio, ratio, ratio, 1))
