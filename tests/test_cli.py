@@ -102,7 +102,7 @@ def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:
 
 def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "attention", "--quick", "--threads", "1", "--out", str(tmp_path))
-    assert "extra memory, forward+backward, beside eager softmax" in shown
+    assert "extra memory, forward, beside eager softmax" in shown
     rows = bench_attention.read(tmp_path / "bench_attention.jsonl")
     assert {row.method for row in rows} == {
         bench_attention.SDPA,
