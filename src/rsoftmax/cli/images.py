@@ -27,7 +27,17 @@ Only = Annotated[list[str] | None, typer.Option(help="A method to run; may be gi
 Rates = Annotated[list[float] | None, typer.Option("--lr", help="A learning rate; may be given again. [default: the "
                   "paper's 1e-3, 1e-4, 1e-5]")]  # fmt: skip
 Epochs = Annotated[int, typer.Option(min=1, help="Passes over the training pictures; 10 with --quick.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Pictures in a step.")]
+Shares = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--share",
+        min=0,
+        max=0.9,
+        help="The share of training pictures to choose epoch and learning rate on; 0 is the paper's way, on val; may be"
+        " given again. [default: 0.2 and 0]",
+    ),
+]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Pictures in a step. [default: 128, or 32 in fine-tuning]")]
 Some = Annotated[int, typer.Option("--pictures", min=0, help="How many of each split, always the same; all if 0.")]
 Augment = Annotated[bool, typer.Option("--augment", help="Crop and mirror at random, in fine-tuning.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count and leave out pictures that cannot be opened.")]
@@ -46,7 +56,8 @@ def images(
     only: Only = None,
     lr: Rates = None,
     epochs: Epochs = 100,
-    batch_size: BatchSize = 64,
+    share: Shares = None,
+    batch_size: BatchSize = None,
     pictures: Some = 0,
     augment: Augment = False,
     skip_bad: SkipBad = False,
@@ -83,8 +94,9 @@ def images(
         methods,
         1 if quick else seeds,
         lr or (table1.LEARNING_RATES[:1] if quick else table1.LEARNING_RATES),
+        share or table1.SHARES,
         epochs=10 if quick else epochs,
-        batch_size=batch_size,
+        batch_size=batch_size or (32 if finetune else 128),
         dataset=dataset,
         finetune=finetune,
         augment=augment,
@@ -104,7 +116,7 @@ def images(
     if save is not None:
         run, epoch = table1.chosen(out / f"{dataset}.jsonl", [run for run in runs if run.method == save_method])
         way.save(run, epoch, save)
-        typer.echo(f"wrote {save}: {METHODS[save_method].title}, lr {run.lr:g}, epoch {epoch}")
+        typer.echo(f"wrote {save}: {METHODS[save_method].title}, lr {run.lr:g}")
     _show(out, "images")
 
 
