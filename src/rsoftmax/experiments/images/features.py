@@ -26,7 +26,7 @@ from torch import nn
 from rsoftmax.experiments.images.backbone import Backbone, features
 from rsoftmax.experiments.images.pictures import BadPictureError, Pictures, open_picture
 
-BATCH, PART = 32, 256  # pictures in a pass, and in a file that survives a kill
+BATCH, PART = 32, 64  # pictures in a pass, and in a file that survives a kill
 
 
 class Features(NamedTuple):
@@ -73,7 +73,7 @@ def extract(
     console = console or Console(soft_wrap=True)
     path = cache / f"features-{key(backbone, pictures)}.safetensors"
     if not path.exists():
-        parts = path.with_suffix(".parts")
+        parts = path.with_suffix(f".parts-{PART}")
         parts.mkdir(parents=True, exist_ok=True)
         wanted = {
             parts / f"{start:08d}.safetensors": _places(start, pictures) for start in range(0, len(pictures), PART)

@@ -158,7 +158,7 @@ class _Pixels(Dataset[dict[str, Tensor]]):
 
 def augmented(picture: Image.Image, least: float = 0.8) -> Image.Image:
     """The picture cut to between ``least`` and all of each side, somewhere, and mirrored every other time."""
-    share, left, top, mirror = torch.rand(4).tolist()
+    share, left, top, mirror = (float(torch.rand(())) for _ in range(4))
     kept = least + (1 - least) * share
     width, height = round(kept * picture.width), round(kept * picture.height)
     x, y = round(left * (picture.width - width)), round(top * (picture.height - height))
