@@ -23,7 +23,7 @@ class Square:
 def square(run: Square) -> dict[str, Any]:
     time.sleep(run.seconds)
     if run.fate == "raises":
-        raise ArithmeticError("too square")
+        raise ArithmeticError("too square: [rows, 4] [/x]")
     if run.fate == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if run.fate == "answers nonsense":

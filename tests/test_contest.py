@@ -118,6 +118,11 @@ def test_a_real_set_keeps_its_test_rows_and_lends_a_fifth_to_validation(sets: Pa
     assert row["rules"]["labels"]["test"].keys() == set(contest.AVERAGES)
 
 
+def test_a_set_that_is_too_small_to_lend_rows_is_refused(sets: Path) -> None:
+    with pytest.raises(ValueError, match=r"toys: a share of 0\.04 of 10 training rows, to select on, is 0 rows"):
+        tabular.load(sets, "toys", 0.04, seed=0)
+
+
 def test_a_sparse_set_stays_sparse_and_says_the_same_as_a_dense_one(sets: Path) -> None:
     rows = [tabular.run(sets, tabular.Run(dataset=name, method="bce", epochs=2)) for name in ("thin", "thick")]
     assert rows[0]["rules"] == rows[1]["rules"]

@@ -141,6 +141,10 @@ def test_classes_in_one_dimension_get_one_class_each() -> None:
     assert late.predict_proba(X).shape == (300, 3)
     with pytest.raises(ValueError, match=r"'tall'.* not among classes"):
         late.partial_fit(X[:1], ["tall"])
+    with pytest.raises(ValueError, match=r"classes=\['high', 'tall'\] are not those of the targets"):
+        late.partial_fit(X[:1], ["high"], classes=["high", "tall"])
+    with pytest.raises(ValueError, match=r"classes=7 are not those"):
+        small().partial_fit(X, Y, classes=7)
 
 
 def test_rows_without_a_label_and_labels_without_a_row() -> None:
@@ -192,8 +196,35 @@ def test_wrong_parameters_say_what_would_do(options: dict[str, Any], message: st
 def test_targets_that_are_no_labels() -> None:
     with pytest.raises(ValueError, match="Unknown label type"):
         small().fit(X, X)
-    with pytest.raises(ValueError, match="y must hold 0 or 1, got 4"):
-        small().fit(X, Y + 3)
+    for labels in (Y + 3, sp.csr_array(Y + 3), Y + np.arange(300)[:, None] % 2, np.where(Y, "yes", "no")):
+        model = small()
+        with pytest.raises(ValueError, match=r"y must hold 0 or 1, got (3|4|2|'yes')"):
+            model.fit(X, labels)
+        assert not hasattr(model, "net_")
+
+
+def test_training_that_leaves_the_range_of_numbers_is_no_model() -> None:
+    with pytest.raises(ValueError, match="the weights are no longer finite; scale the features or lower lr=inf"):
+        small(lr=np.inf).fit(X, Y)
+
+
+def test_rows_may_run_backwards_in_memory() -> None:
+    backwards = small().fit(X.astype(np.float32)[::-1], Y[::-1])
+    np.testing.assert_array_equal(
+        backwards.predict(X[::-1]), small().fit(X[::-1].copy(), Y[::-1].copy()).predict(X[::-1])
+    )
+
+
+def test_torch_may_have_other_defaults() -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        model = small(early_stopping=True).fit(sp.csr_array(X), Y)
+        assert model.score(X, Y) > 0.5
+        assert model.predict_proba(X).dtype == np.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 def test_only_the_estimator_needs_scikit_learn() -> None:

@@ -12,7 +12,7 @@ from rsoftmax.experiments import mulan
 def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:
     (sets / "something else").mkdir()
     assert mulan.names(sets) == ["thick", "thin", "toys"]
-    assert mulan.names(sets, ["toys"]) == ["toys"]
+    assert mulan.names(sets, ["toys", "thin", "toys"]) == ["toys", "thin"]
     with pytest.raises(ValueError, match="has no set 'toy'; it has thick, thin, toys"):
         mulan.names(sets, ["toy"])
     with pytest.raises(FileNotFoundError, match="holds no sets"):
@@ -45,20 +45,34 @@ def test_sparse_rows_say_the_same_as_dense_ones(sets: Path) -> None:
         ("toys-train.arff", "9,0,red,0,0", "nine,0,red,0,0", r"toys-train.arff: Invalid numerical value, at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "9,0,red", r"toys-train.arff: Bad @DATA instance format in line 14"),
         ("toys-train.arff", "9,0,red,0,0", "?,0,red,0,0", r"toys-train.arff, line 14: 'size' has no value"),
+        ("toys-train.arff", "9,0,red,0,0", "nan,0,red,0,0", r"toys-train.arff, line 14: 'size' is nan, not a number"),
+        ("toys-train.arff", "9,0,red,0,0", "1e99,0,red,0,0", r"toys-train.arff, line 14: 'size' is 1e\+99"),
         ("toys-train.arff", "size numeric", "size words", r"toys-train.arff: Bad @ATTRIBUTE type, at line 3"),
         ("toys-train.arff", "size numeric", "size string", r"the feature 'size' is of type STRING"),
         ("toys-train.arff", "round {0,1}", "square {0,1}", r"its attributes are not those of"),
         ("toys.xml", "loud", "silent", r"has no attribute 'silent', which the XML file lists as a label"),
         ("toys.xml", "loud", "size", r"the label 'size' must be \{0,1\}, got NUMERIC"),
+        ("toys.xml", "loud", "Child's", r"toys.xml: lists the label \"Child's\" twice"),
+        ("toys.xml", '<label name="loud"></label>', "", r"toys.xml: lists 1 label; a multi-label set has two at least"),
+        ("thick.xml", "</labels>", '<label name="a"/><label name="b"/></labels>', r"thick-train.arff: has no features"),
         ("toys.xml", "</labels>", "", r"toys.xml, line \d: not XML"),
         ("toys.xml", "label ", "tag ", r"toys.xml, line \d: not XML"),
     ],
 )
 def test_a_broken_file_is_named_with_the_line(file: str, old: str, new: str, message: str, sets: Path) -> None:
-    path = sets / "toys" / file
+    path = next(sets.glob(f"*/{file}"))
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=message):
-        mulan.read(sets / "toys")
+        mulan.read(path.parent)
+
+
+def test_files_written_on_windows_say_the_same(sets: Path) -> None:
+    expected = mulan.read(sets / "toys")
+    for path in (sets / "toys").iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    for table, same in zip(mulan.read(sets / "toys"), expected, strict=True):
+        np.testing.assert_array_equal(table.X, same.X)
+        np.testing.assert_array_equal(table.Y, same.Y)
 
 
 def test_a_missing_file_is_named(sets: Path) -> None:

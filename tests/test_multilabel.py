@@ -92,7 +92,7 @@ def test_the_default_choices() -> None:
         ({"mapping": "spherical_softmax"}, r"does not keep the order of scores.* use one of softmax"),
         ({"rate": "threshold"}, r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; there are also"),
         ({"mapping": "sparsemax", "rate": "count"}, r"mapping='sparsemax', which takes None; there are also"),
-        ({"rate": "counts"}, r"rate='counts' does not go with"),
+        ({"rate": "counts"}, r"rate='counts' does not go with .* are also 'threshold' with mapping='t_softmax'"),
         ({"rate": "fixed"}, r"rate='fixed' needs r, say r=0.9"),
         ({"rate": "count", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate='count'"),
         ({"mapping": "softmax", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate=None"),
@@ -152,6 +152,16 @@ def test_no_label_means_zeros_and_zero_gradient() -> None:
     assert gradient.isfinite().all()
     assert not gradient[[0, 2]].any()
     assert gradient[1].any()
+
+
+@pytest.mark.parametrize(("mapping", "rate"), [(name, rate) for name, rates in RATES.items() for rate in rates])
+def test_what_is_not_a_number_does_not_pass_for_no_label(mapping: str, rate: str) -> None:
+    head = head_of(mapping, rate, "auto")
+    h = torch.randn(2, 5).double()
+    h[0] = torch.nan
+    p = head(h).p
+    assert p[0].isnan().all()
+    assert p[1].isfinite().all()
 
 
 @given(st.lists(score(), min_size=1, max_size=9), score())

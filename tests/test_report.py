@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
@@ -134,10 +135,57 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     assert "mixes runs of different settings" in notices[0]
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"run": {"method": "bce", "dropout": 0.1}, "rules": {}},  # of a later version
+        {"run": {"method": "perfect", "seed": 9}, "rules": {}},
+        {"run": {"model": "bert"}, "score": 1.0},  # of another experiment
+        {"run": {"method": "bce"}},
+        {"run": "bce"},
+    ],
+    ids=str,
+)
+def test_rows_that_are_not_of_this_contest_are_left_out_with_a_notice(row: dict[str, Any], tmp_path: Path) -> None:
+    fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
+    journal.append(tmp_path / "synthetic.jsonl", row)
+    notices: list[str] = []
+    contest = results.read(tmp_path / "synthetic.jsonl", synthetic.Run, notices.append)
+    assert contest is not None
+    assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
+    assert "1 rows are no runs that this version knows" in notices[0]
+
+
+def test_settings_may_be_anything_that_a_row_can_hold(tmp_path: Path) -> None:
+    odd = made_up(synthetic.Run(method="bce"))
+    odd["run"]["hidden"] = [8, 8]
+    journal.append(tmp_path / "synthetic.jsonl", odd)
+    assert contest_of(tmp_path).settings == {"hidden": [8, 8]}
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "results", "tabular.jsonl", tabular.grid(["toys"], seeds=1))
+    file = tmp_path / "file"
+    file.touch()
+    shown = rsoftmax("report", "--results", str(tmp_path / "results"), "--out", str(file), code=2)
+    assert "File exists" in shown
+    assert "File exists" in rsoftmax("reproduce", "synthetic", "--quick", "--out", str(file), code=2)
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    fill(tmp_path, "tabular.jsonl", tabular.grid(["odd[/bold]"], seeds=1))
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(report.write(tmp_path, tmp_path, pytest.fail).sections["tabular"].summary)
+    assert "odd[/bold]" in shown.get()
+
+
 def test_without_results_the_command_says_how_to_get_some(tmp_path: Path) -> None:
     shown = rsoftmax("report", "--results", str(tmp_path), code=2)
     assert "no results in" in shown
     assert "rsoftmax reproduce synthetic --out" in shown
+    rsoftmax("report", "--results", str(tmp_path / "nowhere"), code=2)
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_reproduce_synthetic_ends_with_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +227,4 @@ def test_words_that_make_no_sense_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in re.sub(r"[│\s]+", " ", rsoftmax("reproduce", *words, code=2))
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 import squares
 from rich.console import Console
@@ -68,6 +69,7 @@ def test_a_failing_run_is_recorded_and_tried_again(fate: str, tmp_path: Path) ->
         rows = sweep(grid, square, path, jobs=1, console=console)
     assert [row["square"] for row in rows] == [1, 9]
     assert "1 of 3 runs failed; the same command tries them again" in shown.get()
+    assert ("too square: [rows, 4] [/x]" in shown.get()) == (fate == "raises")
     (failed,) = [row for row in rows_of(path) if "error" in row]
     assert failed["run"] == {"number": 2, "fate": fate}
     assert failed["error"].startswith("ArithmeticError: too square" if fate == "raises" else "ValueError")
@@ -142,7 +144,7 @@ def test_several_writers_do_not_mix_their_rows(tmp_path: Path) -> None:
     assert len(rows) == 400
 
 
-@pytest.mark.parametrize("torn", ['{"run": {"a', '{"run": {}, "text": "ą'[:-1] + "\udcc4", "7", "{}x"])
+@pytest.mark.parametrize("torn", ['{"run": {"a', '{"[/a]', '{"run": {}, "text": "ą'[:-1] + "\udcc4", "7", "{}x"])
 def test_a_torn_line_spoils_nothing_but_itself(torn: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     journal.append(path, {"run": {"number": 1}})
@@ -154,6 +156,10 @@ def test_a_torn_line_spoils_nothing_but_itself(torn: str, tmp_path: Path) -> Non
     assert [row["run"]["number"] for row in journal.read(path, notices.append)] == [1, 2, 3]
     (notice,) = notices
     assert f"{path}, line 2 is not a whole row" in notice
+    console = Console(width=200)
+    with console.capture() as shown:
+        sweep([], square, path, console=console)
+    assert repr(torn)[:10] in shown.get()
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +202,21 @@ def test_a_missing_engine_says_what_to_install(
         sweep([Square(1)], square, tmp_path / "rows.jsonl", engine=engine, console=quiet())
 
 
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(ValueError, match=r"no dask cluster answers at 'tcp://127\.0\.0\.1:9'"),
+    ):
+        sweep(
+            [Square(1)],
+            square,
+            tmp_path / "rows.jsonl",
+            engine="dask",
+            address="tcp://127.0.0.1:9",
+            console=quiet(),
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -205,4 +226,5 @@ def test_a_missing_engine_says_what_to_install(
 )
 def test_words_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        sweep([Square(1)], square, tmp_path / "rows.jsonl", console=quiet(), **options)
+        sweep([Square(1)], square, tmp_path / "new" / "rows.jsonl", console=quiet(), **options)
+    assert not (tmp_path / "new").exists()

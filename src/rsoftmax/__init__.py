@@ -1,6 +1,7 @@
 """Sparse probability mappings with a controllable rate of zeros: softmax that can say "zero", and how often."""
 
 from rsoftmax import kernels, losses
+from rsoftmax.attention import sparse_attention
 from rsoftmax.kernels import use_kernels
 from rsoftmax.mappings import (
     MAPPINGS,
@@ -53,6 +54,7 @@ __all__ = [
     "losses",
     "r_softmax",
     "softmax",
+    "sparse_attention",
     "sparsegen_exp",
     "sparsegen_lin",
     "sparsehourglass",

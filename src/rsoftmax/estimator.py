@@ -21,7 +21,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.metrics import accuracy_score, f1_score
     from sklearn.utils import Tags, check_random_state, column_or_1d
-    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
     from skorch import NeuralNet
     from skorch.callbacks import Callback, EarlyStopping
@@ -133,12 +133,12 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Args:
             X: features [rows, d].
             y: labels [rows, K]; or classes [rows].
-            classes: all classes that will come, needed at the first call if ``y`` is 1-d.
+            classes: all classes that will come, needed at the first call if ``y`` is 1-d; the same ever after.
         """
         self._check_parameters()
         first = not hasattr(self, "net_")
         X, y = validate_data(self, X, y, reset=first, accept_sparse="csr", dtype=np.float32, multi_output=True)
-        Y = self._start(y, classes) if first else self._indicator(y)
+        Y = self._start(y, classes) if first else self._indicator(y, classes)
         return self._train(_Rows(X, Y), epochs=1, early_stopping=False)
 
     def predict(self, X: Matrix) -> Any:
@@ -195,14 +195,15 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Learn what the targets are, make the net, and return the targets as an indicator matrix."""
         self._sparse_labels = sp.issparse(y)
         check_classification_targets(y)
-        if type_of_target(y) == "multilabel-indicator":
+        if y.ndim == 2 and y.shape[1] > 1:
             self.classes_ = np.arange(y.shape[1])
             self._classes: NDArray[Any] | None = None
         else:
             y = column_or_1d(y, warn=True)
             self.classes_ = self._classes = np.unique(y if classes is None else classes)
+        Y = self._indicator(y, classes)
         self._random = check_random_state(self.random_state)
-        with _seeded(self._random.randint(SEEDS)):
+        with _seeded(self._random.randint(SEEDS)), torch.device("cpu"):
             self.net_ = _Net(
                 _Network,
                 module__features=self.n_features_in_,
@@ -222,13 +223,24 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
                 device=self.device,
                 verbose=0,
             ).initialize()
-        return self._indicator(y)
+        return Y
 
-    def _indicator(self, y: Matrix) -> Matrix:
+    def _indicator(self, y: Matrix, classes: Matrix) -> Matrix:
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(
+                f"SparseLabelClassifier: {classes=} are not those of the targets, {self.classes_}; leave them out"
+            )
         if self._classes is None:
-            if type_of_target(y) != "multilabel-indicator" or y.shape[1] != len(self.classes_):
+            if y.ndim != 2 or y.shape[1] != len(self.classes_):
                 raise ValueError(
                     f"SparseLabelClassifier: y must be [rows, {len(self.classes_)}] of 0 and 1, as at the first call"
+                )
+            values = y.data if sp.issparse(y) else y
+            wrong = values[(values != 0) & (values != 1)]
+            if len(wrong):
+                raise ValueError(
+                    f"SparseLabelClassifier: y must hold 0 or 1, got {wrong[0].item()!r};"
+                    " scikit-learn's MultiLabelBinarizer makes such a matrix"
                 )
             return y
         y = column_or_1d(y)
@@ -256,6 +268,11 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             net.notify("on_train_end", X=rows, y=None)
         finally:
             net.callbacks_, net.train_split = usual, None
+        if not all(weights.isfinite().all() for weights in net.module_.parameters()):
+            raise ValueError(
+                "SparseLabelClassifier: training diverged, the weights are no longer finite;"
+                f" scale the features or lower lr={self.lr!r}"
+            )
         return self
 
     def _single_label(self) -> bool:
@@ -281,6 +298,7 @@ class _Network(nn.Module):
         sizes = [features, *hidden]
         self.backbone = nn.Sequential(*(layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())))
         self.head = MultiLabelHead(sizes[-1], labels, **choices)
+        self.float()  # as the features are, whatever torch's default
 
     def forward(self, x: Tensor) -> Scores | Output:
         h = self.backbone(x)
@@ -296,11 +314,11 @@ class _Net(NeuralNet):  # type: ignore[misc]
 
 
 class _Rows(Dataset[Any]):
-    """Features and labels, dense or sparse, taken many rows at a time."""
+    """Features and labels, dense or sparse, taken many rows at a time; on the CPU, whatever torch's default."""
 
     def __init__(self, X: Matrix, Y: Matrix = None) -> None:
-        self.X = X if sp.issparse(X) else torch.tensor(X)
-        self.Y = Y if Y is None or sp.issparse(Y) else torch.tensor(Y, dtype=torch.float32)
+        self.X = X if sp.issparse(X) else _tensor(X)
+        self.Y = Y if Y is None or sp.issparse(Y) else _tensor(Y)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -322,7 +340,7 @@ class _Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         n = len(self.rows)
-        order = torch.randperm(n) if self.shuffle else torch.arange(n)
+        order = torch.randperm(n, device="cpu") if self.shuffle else torch.arange(n, device="cpu")
         return map(self.rows.__getitem__, order.split(self.batch_size))
 
 
@@ -337,7 +355,7 @@ class _Split:
         aside = min(max(round(self.share * n), 1), n - 1)
         if not aside:
             raise ValueError(f"SparseLabelClassifier: early stopping needs two rows at least, got {n}")
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed), device="cpu")
         return rows.part(order[aside:]), rows.part(order[:aside])
 
 
@@ -368,7 +386,12 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _dense(rows: Matrix, index: Tensor) -> Tensor:
-    return torch.tensor(rows[index.numpy()].toarray(), dtype=torch.float32) if sp.issparse(rows) else rows[index]
+    return _tensor(rows[index.numpy()].toarray()) if sp.issparse(rows) else rows[index]
+
+
+def _tensor(rows: NDArray[Any]) -> Tensor:
+    contiguous = np.ascontiguousarray(rows)  # torch knows no negative strides
+    return torch.tensor(contiguous, dtype=torch.float32, device="cpu")
 
 
 def _at_least_one(output: Output) -> Tensor:

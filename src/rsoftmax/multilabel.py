@@ -243,14 +243,15 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
         k: how many, from 0 to K; integers [..., 1].
 
     Returns:
-        Probabilities [..., K], exactly k of them non-zero in a row of distinct logits.
+        Probabilities [..., K], exactly k of them non-zero in a row of distinct logits. NaN stays NaN, even where k = 0.
 
     Example:
         >>> keep_count(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([[2], [0]]))
         tensor([[0.9158, 0.0842, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
     """
-    return r_softmax(z, _rate_of_count(k, z), mask=k > 0)
+    broken = z.isnan().any(-1, keepdim=True)  # a count made of NaN is 0: no labels would look like an answer
+    return r_softmax(z, _rate_of_count(k, z), mask=(k > 0) | broken)
 
 
 def keep_above(z: Tensor, theta: Tensor) -> Tensor:
@@ -295,7 +296,9 @@ def _checked_rate(mapping: str, rate: str | None, r: float | None) -> str | None
     if rate == "auto":
         rate = "fixed" if r is not None and "fixed" in known else known[0]
     if rate not in known:
-        others = [f"{rate!r} with mapping={name!r}" for name, rates in RATES.items() for rate in rates]
+        others = [
+            f"{other!r} with mapping={name!r}" for name, rates in RATES.items() for other in rates if name != mapping
+        ]
         raise ValueError(
             f"MultiLabelHead: rate={rate!r} does not go with mapping={mapping!r}, which takes"
             f" {_listed(known)}; there are also {', '.join(others)}"

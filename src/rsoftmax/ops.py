@@ -72,7 +72,7 @@ def _by_definition(name: str, x: Tensor, mask: Tensor | None, value: Value | Non
     return p.to(x.dtype)
 
 
-def _savable(tensor: Tensor | None) -> Tensor | None:
+def savable(tensor: Tensor | None) -> Tensor | None:
     """A tensor made in inference mode, a cached mask perhaps, cannot be saved for backward; its copy can."""
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
 
@@ -86,7 +86,7 @@ class _Native(torch.autograd.Function):
         state = torch.empty(x.numel() // x.shape[-1], native.STATE, dtype=torch.float64, device=x.device)
         native.run(name, x, value, mask, p, state)
         tensor, ctx.number = (value, None) if isinstance(value, Tensor) else (None, value)
-        ctx.save_for_backward(*(_savable(a) for a in (x, tensor, mask)), p, state)
+        ctx.save_for_backward(*(savable(a) for a in (x, tensor, mask)), p, state)
         ctx.name, ctx.options = name, options
         return p
 

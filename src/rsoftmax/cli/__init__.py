@@ -1,12 +1,13 @@
-"""The command line: ``rsoftmax list | plot | bench | reproduce | report | predict``, a file for each."""
+"""The command line: ``rsoftmax list | plot | bench | attention-map | reproduce | report | predict``, a file for each."""
 
 import typer
 
-from rsoftmax.cli import bench, images, mappings, report, reproduce
+from rsoftmax.cli import attention_map, bench, images, mappings, report, reproduce
 
 app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
 app.add_typer(mappings.app)
-app.add_typer(bench.app)
+app.add_typer(bench.app, name="bench")
+app.add_typer(attention_map.app)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(report.app)
 app.add_typer(images.app)

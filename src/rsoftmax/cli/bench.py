@@ -1,4 +1,4 @@
-"""``rsoftmax bench``."""
+"""``rsoftmax bench``, ``rsoftmax bench attention`` and ``rsoftmax bench heads``."""
 
 import os
 from pathlib import Path
@@ -11,20 +11,24 @@ from rich.table import Table
 
 from rsoftmax.cli.mappings import numbers
 from rsoftmax.experiments import bench as experiment
+from rsoftmax.experiments import bench_attention, bench_heads
 
 app = typer.Typer()
+Threads = Annotated[str, typer.Option(help="Thread counts, apart by commas.")]
+EVERY = f"1,{os.cpu_count()}"
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def bench(
+    context: typer.Context,
     quick: Annotated[bool, typer.Option(help="Few shapes and one kind of input: about a minute.")] = False,
-    threads: Annotated[str, typer.Option(help="Thread counts, apart by commas.")] = f"1,{os.cpu_count()}",
+    threads: Threads = EVERY,
     out: Annotated[Path, typer.Option(help="The folder for bench.jsonl and bench.png.")] = Path("results"),
 ) -> None:
     """Time every mapping beside torch.softmax and print the ratios."""
-    counts = sorted({int(count) for count in numbers(threads) if count >= 1 and count == int(count)})
-    if not counts:
-        raise typer.BadParameter(f"{threads!r} is not a list of thread counts; write 1,2", param_hint="--threads")
+    if context.invoked_subcommand:
+        return
+    counts = _counts(threads)
     out.mkdir(parents=True, exist_ok=True)
     timings: list[experiment.Timing] = []
     for group in experiment.run(counts, quick):
@@ -42,3 +46,56 @@ def bench(
     experiment.draw(timings, out / "bench.png")
     typer.echo(experiment.verdict(timings))
     typer.echo(f"wrote {out / 'bench.jsonl'} and {out / 'bench.png'}; {timings[0].machine}")
+
+
+@app.command()
+def attention(
+    quick: Annotated[bool, typer.Option(help="One small shape: a few seconds.")] = False,
+    threads: Threads = EVERY,
+    out: Annotated[Path, typer.Option(help="The folder for bench_attention.jsonl.")] = Path("results"),
+) -> None:
+    """Time sparse attention beside torch's own, and measure its memory."""
+    counts = _counts(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[bench_attention.Row] = []
+    for group in bench_attention.run(counts, quick):
+        rows += group
+        table = Table("ratio to torch's attention", "", "median", "quartiles", title=bench_attention.title(group))
+        for row in group:
+            cost = f"{row.median / 1000:.2f} ms" if row.measure == "us" else f"{row.median / 2**20:.0f} MiB"
+            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}" if row.rounds > 1 else ""
+            table.add_row(escape(f"{row.method} {row.parameter}"), cost, f"{row.ratio:.2f}", spread)
+        Console().print(table)
+    experiment.write(rows, out / "bench_attention.jsonl")
+    typer.echo(bench_attention.verdict(rows))
+    typer.echo(f"wrote {out / 'bench_attention.jsonl'}; {rows[0].machine}")
+
+
+@app.command()
+def heads(
+    quick: Annotated[bool, typer.Option(help="One small shape: a few seconds.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder for bench_heads.jsonl.")] = Path("results"),
+) -> None:
+    """Time the multi-label heads beside the one for binary cross-entropy, up to 100,000 labels, on one thread."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[bench_heads.Row] = []
+    for group in bench_heads.run(quick):
+        rows += group
+        first = group[0]
+        table = Table("ratio to BCE", "", "median", "quartiles", "extra memory")
+        table.title = f"{first.mode}, {first.rows} x {first.labels} labels"
+        for row in group:
+            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
+            memory = f"{row.extra_bytes / 2**20:.1f} MiB"
+            table.add_row(row.method, f"{row.median_us / 1000:.2f} ms", f"{row.ratio:.2f}", spread, memory)
+        Console().print(table)
+    experiment.write(rows, out / "bench_heads.jsonl")
+    typer.echo(bench_heads.verdict(rows))
+    typer.echo(f"wrote {out / 'bench_heads.jsonl'}; {rows[0].machine}")
+
+
+def _counts(threads: str) -> list[int]:
+    counts = sorted({int(count) for count in numbers(threads) if count >= 1 and count == int(count)})
+    if not counts:
+        raise typer.BadParameter(f"{threads!r} is not a list of thread counts; write 1,2", param_hint="--threads")
+    return counts

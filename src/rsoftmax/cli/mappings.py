@@ -71,7 +71,7 @@ def plot(
     given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
     try:
         rows = figure1.compare(scores, given)
-        figure1.draw(rows, scores, _picture(out))
+        figure1.draw(rows, scores, picture(out))
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     table = Table("mapping", *(f"{score:g}" for score in scores), "zeros")
@@ -102,7 +102,8 @@ def numbers(words: str) -> list[float]:
         return []
 
 
-def _picture(path: Path) -> Path:
+def picture(path: Path) -> Path:
+    """The path, if a picture can be written there."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint="--out")
     if not path.resolve().parent.is_dir():

@@ -18,8 +18,8 @@ def report(
     from rsoftmax.experiments import report as experiment
 
     try:
-        written = experiment.write(results, out or results / "report", Console().print)
-    except FileNotFoundError as error:
-        raise typer.BadParameter(str(error), param_hint="--results") from None
+        written = experiment.write(results, out or results / "report", Console(markup=False).print)
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--results or --out") from None
     for path in written.files:
         typer.echo(f"wrote {path}")

@@ -87,6 +87,8 @@ def _sweep(
         rows = sweep(runs, function, path, engine=engine, address=address, jobs=jobs)
     except (ModuleNotFoundError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--engine") from None
+    except OSError as error:  # a place that cannot be written, a full disk
+        raise typer.BadParameter(str(error), param_hint="--out") from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if len(rows) < len(runs):
@@ -98,7 +100,10 @@ def _show(out: Path, experiment: str) -> None:
     from rsoftmax.experiments import report
 
     console = Console()
-    written = report.write(out, out / "report", console.print)
+    try:
+        written = report.write(out, out / "report", Console(markup=False).print)
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from None
     console.print(written.sections[experiment].summary)
     for path in written.files:
         typer.echo(f"wrote {path}")

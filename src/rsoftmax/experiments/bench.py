@@ -12,11 +12,11 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate, product
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from matplotlib.figure import Figure
@@ -35,6 +35,7 @@ os.environ.setdefault(
     "KINETO_LOG_LEVEL", "5"
 )  # the profiler is used for its count of bytes and has nothing else to say
 Call = Callable[[Tensor, Tensor | None], Tensor]
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -147,75 +148,94 @@ def _masked_first(function: Callable[..., Tensor]) -> Call:
 baseline = Method(BASELINE, "", _masked_first(torch.softmax), "torch")
 
 
+@dataclass(frozen=True)
+class Spread:
+    """What a call cost over the rounds, in microseconds and as a ratio to another call in the same round."""
+
+    median_us: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    rounds: int
+
+
+def take_turns(
+    calls: Mapping[Key, Callable[[], object]], base: Key, seconds: float, rounds: int = 9
+) -> dict[Key, Spread]:
+    """Time calls in turns, for so many seconds and rounds at least, beside the one with the key ``base``."""
+    loops = {key: _loops(call) for key, call in calls.items()}
+    times: dict[Key, list[float]] = {key: [] for key in calls}
+    turns = list(calls)
+    shuffle = random.Random(0).shuffle
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[base]) < rounds:
+        shuffle(turns)
+        for key in turns:
+            times[key].append(_seconds(calls[key], loops[key]))
+    spreads = {}
+    for key, mine in times.items():
+        low, middle, high = statistics.quantiles([m / b for m, b in zip(mine, times[base], strict=True)], n=4)
+        spreads[key] = Spread(1e6 * statistics.median(mine), middle, low, high, len(mine))
+    return spreads
+
+
+def _seconds(call: Callable[[], object], loops: int) -> float:
+    start = time.perf_counter()
+    for _ in range(loops):
+        call()
+    return (time.perf_counter() - start) / loops
+
+
+def _loops(call: Callable[[], object]) -> int:
+    """Enough repetitions for the clock: about a millisecond, once warm."""
+    cold = _seconds(call, 1)
+    return 1 if cold > 0.05 else max(1, round(1e-3 / _seconds(call, 2)))
+
+
+def extra_bytes(call: Callable[[], object]) -> int:
+    """The most that torch had allocated at once during a call; the kernels' scratch, a few rows, is not in it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    assert profiler.profiler is not None
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    return int(max(accumulate((event.nbytes() for event in events if event.name() == "[memory]"), initial=0)))
+
+
 def time_together(
     methods: list[Method], mode: str, kind: str, shape: tuple[int, int], seconds: float, rounds: int = 9
 ) -> list[Timing]:
     """Time the methods and torch.softmax in turns, for so many seconds and rounds at least."""
     x, mask = scores(kind, *shape)
     calls = {method: _bound(method, mode, x, mask) for method in (baseline, *methods)}
-    loops = {method: _loops(method, call) for method, call in calls.items()}
-    times: dict[Method, list[float]] = {method: [] for method in calls}
-    turns = list(calls)
-    shuffle = random.Random(0).shuffle
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[baseline]) < rounds:
-        shuffle(turns)
-        for method in turns:
-            times[method].append(_seconds(method, calls[method], loops[method]))
-    results = []
-    for method, call in calls.items():
-        ratios = [mine / base for mine, base in zip(times[method], times[baseline], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        results.append(
-            Timing(
-                method=method.name,
-                parameter=method.parameter,
-                kernels=method.kernels,
-                mode=mode,
-                kind=kind,
-                rows=shape[0],
-                n=shape[1],
-                threads=torch.get_num_threads(),
-                median_us=1e6 * statistics.median(times[method]),
-                ratio=middle,
-                ratio_low=low,
-                ratio_high=high,
-                rounds=len(ratios),
-                extra_bytes=_extra_bytes(method, call),
-                output_bytes=x.nbytes,
-            )
+    return [
+        Timing(
+            method=method.name,
+            parameter=method.parameter,
+            kernels=method.kernels,
+            mode=mode,
+            kind=kind,
+            rows=shape[0],
+            n=shape[1],
+            threads=torch.get_num_threads(),
+            **asdict(spread),
+            extra_bytes=extra_bytes(calls[method]),
+            output_bytes=x.nbytes,
         )
-    return results
+        for method, spread in take_turns(calls, baseline, seconds, rounds).items()
+    ]
 
 
 def _bound(method: Method, mode: str, x: Tensor, mask: Tensor | None) -> Callable[[], object]:
-    if mode == "forward":
-        return lambda: method.call(x, mask)
+    def forward() -> object:
+        return method.call(x, mask)
+
     leaf, g = x.clone().requires_grad_(), torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
-    return lambda: torch.autograd.grad(method.call(leaf, mask), leaf, g)
 
+    def both() -> object:
+        return torch.autograd.grad(method.call(leaf, mask), leaf, g)
 
-def _seconds(method: Method, call: Callable[[], object], loops: int) -> float:
-    with use_kernels("reference") if method.kernels == "reference" else nullcontext():
-        start = time.perf_counter()
-        for _ in range(loops):
-            call()
-        return (time.perf_counter() - start) / loops
-
-
-def _loops(method: Method, call: Callable[[], object]) -> int:
-    """Enough repetitions for the clock: about a millisecond, once warm."""
-    cold = _seconds(method, call, 1)
-    return 1 if cold > 0.05 else max(1, round(1e-3 / _seconds(method, call, 2)))
-
-
-def _extra_bytes(method: Method, call: Callable[[], object]) -> int:
-    """The most that torch had allocated at once during a call; the kernels' scratch, a few rows, is not in it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _seconds(method, call, 1)
-    assert profiler.profiler is not None
-    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
-    return int(max(accumulate((event.nbytes() for event in events if event.name() == "[memory]"), initial=0)))
+    call = forward if mode == "forward" else both
+    return use_kernels("reference")(call) if method.kernels == "reference" else call
 
 
 def run(threads: list[int], quick: bool) -> Iterator[list[Timing]]:
@@ -275,10 +295,10 @@ def read(path: Path) -> list[Timing]:
     return [Timing(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def write(timings: list[Timing], path: Path) -> None:
-    """Write the rows whole or not at all."""
+def write(rows: Sequence[Any], path: Path) -> None:
+    """Write the rows, which are dataclasses, whole or not at all."""
     draft = path.with_suffix(".part")
-    draft.write_text("".join(json.dumps(asdict(timing)) + "\n" for timing in timings))
+    draft.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     draft.replace(path)
 
 

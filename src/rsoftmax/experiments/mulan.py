@@ -42,7 +42,7 @@ def names(folder: Path, only: Sequence[str] | None = None) -> list[str]:
     for name in only or ():
         if name not in found:
             raise ValueError(f"{str(folder)!r} has no set {name!r}; it has {', '.join(found)}")
-    return list(only or found)
+    return list(dict.fromkeys(only or found))
 
 
 def read(folder: Path) -> tuple[Table, Table]:
@@ -70,7 +70,13 @@ def _labels(path: Path) -> list[str]:
     found = [item.get("name") or "" for item in root.iter() if item.tag.rpartition("}")[2] == "label"]
     if not found or not all(found):
         raise ValueError(f'{path}: expected <label name="..."> for every label, got {found or "none"}')
-    return [_plain(name) for name in found]
+    if len(found) < 2:
+        raise ValueError(f"{path}: lists 1 label; a multi-label set has two at least")
+    labels = [_plain(name) for name in found]
+    twice = [name for name in labels if labels.count(name) > 1]
+    if twice:
+        raise ValueError(f"{path}: lists the label {twice[0]!r} twice")
+    return labels
 
 
 def _load(path: Path) -> _File:
@@ -101,6 +107,8 @@ def _table(file: _File, labels: list[str]) -> Table:
         if name not in labels:
             for value in [None] if _is_number(kind) else kind:
                 columns[name, value] = len(columns)
+    if not columns:
+        raise ValueError(f"{file.path}: has no features, only the labels of the XML file")
     places: list[tuple[int, int]] = []
     amounts: list[float] = []
     Y = np.zeros((len(file.rows), len(labels)), dtype=bool)
@@ -109,8 +117,7 @@ def _table(file: _File, labels: list[str]) -> Table:
         for index, value in row.items() if file.sparse else enumerate(row):
             name, kind = file.attributes[index]
             if value is None:
-                line, _ = _data_lines(_text(file.path))[number]
-                raise ValueError(f"{file.path}, line {line}: {name!r} has no value")
+                raise ValueError(f"{_line(file, number)}: {name!r} has no value")
             if name in order:
                 Y[number, order[name]] = value == "1"
             elif _is_number(kind):
@@ -119,9 +126,21 @@ def _table(file: _File, labels: list[str]) -> Table:
             else:
                 places.append((number, columns[name, value]))
                 amounts.append(1.0)
-    X = sp.csr_array((np.array(amounts, dtype=np.float32), np.array(places).T), shape=(len(file.rows), len(columns)))
+    with np.errstate(over="ignore"):
+        values = np.array(amounts, dtype=np.float32)
+    for wrong in np.flatnonzero(~np.isfinite(values))[:1]:
+        number, column = places[wrong]
+        name = list(columns)[column][0]
+        raise ValueError(f"{_line(file, number)}: {name!r} is {amounts[wrong]}, not a number that float32 can hold")
+    X = sp.csr_array((values, np.array(places).reshape(-1, 2).T), shape=(len(file.rows), len(columns)))
     numeric = np.array([isinstance(kinds[name], str) for name, _ in columns])
     return Table(X if file.sparse else X.toarray(), Y, numeric)
+
+
+def _line(file: _File, number: int) -> str:
+    """Where a row stands, counted from 0."""
+    line, _ = _data_lines(_text(file.path))[number]
+    return f"{file.path}, line {line}"
 
 
 def _is_number(kind: Any) -> bool:
@@ -135,7 +154,7 @@ def _plain(name: str) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows puts a mark before the text
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} does not exist; a set NAME is NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"

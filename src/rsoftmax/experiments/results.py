@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rsoftmax.experiments import journal
 from rsoftmax.experiments.contest import METHODS, P0, Point, Training
-from rsoftmax.experiments.sweep import finished
+from rsoftmax.experiments.sweep import finished, key
 
 SPLITS = ("validation", "test", "test_last")
 
@@ -122,17 +122,27 @@ class Contest:
 def read(path: Path, kind: type[Training], notice: Callable[[str], None]) -> Contest | None:
     """The rows of a file, which are runs of that kind; None if there are none.
 
-    Runs under different settings do not mix: the full ones come first, then whichever are at most points.
+    Runs under different settings do not mix: the full ones come first, then whichever are at most points. Rows of a
+    later version, with fields or methods that this one does not know, are left out.
     """
-    groups: dict[tuple[tuple[str, Any], ...], Contest] = {}
-    for row in finished(journal.read(path, notice)).values():
+    groups: dict[str, Contest] = {}
+    rows = finished(journal.read(path, notice)).values()
+    known = [row for row in rows if _is_known(row, kind)]
+    if len(known) < len(rows):
+        notice(f"{path}: {len(rows) - len(known)} rows are no runs that this version knows; they are left out")
+    for row in known:
         run = kind(**row["run"])
         settings = {name: value for name, value in row["run"].items() if name not in ("method", "seed", *kind.PLACE)}
-        contest = groups.setdefault(tuple(sorted(settings.items())), Contest(settings, {}))
+        contest = groups.setdefault(key(settings), Contest(settings, {}))
         contest.rows.setdefault(run.point, {}).setdefault(run.seed, {})[run.method] = row
     if not groups:
         return None
-    chosen = groups.get(()) or max(groups.values(), key=lambda contest: len(contest.rows))
+    chosen = groups.get(key({})) or max(groups.values(), key=lambda contest: len(contest.rows))
     if len(groups) > 1:
         notice(f"{path} mixes runs of different settings; shown are those with {chosen.settings or 'the full ones'}")
     return chosen
+
+
+def _is_known(row: journal.Row, kind: type[Training]) -> bool:
+    run, names = row["run"], {field.name for field in fields(kind)}
+    return isinstance(run, dict) and run.keys() <= names and kind(**run).method in METHODS and "rules" in row

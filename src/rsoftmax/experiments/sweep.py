@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,13 +81,15 @@ def sweep(
     stop the others; as that is not a finished row, the next start tries it again. Ctrl-C stops at once, loses only the
     runs that are under way, and says how to go on.
     """
+    _check_engine(engine, address)
     console = console or Console(soft_wrap=True)
+    say = partial(console.print, markup=False)  # errors and files may hold square brackets
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {key(differences(run)): run for run in runs}
-    have = finished(journal.read(path, console.print))
+    have = finished(journal.read(path, say))
     todo = {name: run for name, run in wanted.items() if name not in have}
     if len(todo) < len(wanted):
-        console.print(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
+        say(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
     failed: list[Row] = []
     if todo:
         with ExitStack() as stack:
@@ -103,14 +106,12 @@ def sweep(
                     step(row)
             except KeyboardInterrupt:
                 done = sum(name in have for name in wanted)
-                console.print(
-                    f"\nstopped; {done} of {len(wanted)} runs are in {path}; the same command goes on from there"
-                )
+                say(f"\nstopped; {done} of {len(wanted)} runs are in {path}; the same command goes on from there")
                 raise
     for row in failed:
-        console.print(f"failed: {_shown(row['run'])}: {row['error']}", style="red")
+        say(f"failed: {_shown(row['run'])}: {row['error']}", style="red")
     if failed:
-        console.print(f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again")
+        say(f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again")
     return [have[name] for name in wanted if name in have]
 
 
@@ -162,13 +163,16 @@ def _row(run: Any, **rest: Any) -> Row:
     return {"run": differences(run), "finished": datetime.now(UTC).isoformat(timespec="seconds"), **rest}
 
 
-@contextmanager
-def _engine(engine: str, address: str | None, jobs: int | None) -> Iterator[None]:
-    """Everything that joblib spreads inside goes where the engine says."""
+def _check_engine(engine: str, address: str | None) -> None:
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "local" and address is not None:
         raise ValueError(f"address={address!r} needs engine 'ray' or 'dask'; processes on this machine have none")
+
+
+@contextmanager
+def _engine(engine: str, address: str | None, jobs: int | None) -> Iterator[None]:
+    """Everything that joblib spreads inside goes where the engine says."""
     with ExitStack() as stack:
         match engine:
             case "local":
@@ -195,7 +199,8 @@ def _ray(stack: ExitStack, address: str | None, jobs: int | None) -> str:
 
     if not ray.is_initialized():
         local = {} if address else {"num_cpus": jobs or joblib.cpu_count(), "include_dashboard": False}
-        ray.init(address=address, log_to_driver=False, **local)
+        with _answering(engine="ray", address=address):
+            ray.init(address=address, log_to_driver=False, **local)
         stack.callback(ray.shutdown)
     joblib.register_parallel_backend("ray", StreamingRayBackend)
     return "ray"
@@ -209,8 +214,19 @@ def _dask(stack: ExitStack, address: str | None, jobs: int | None) -> str:
     where = address or stack.enter_context(
         LocalCluster(n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, dashboard_address=None)
     )
-    stack.enter_context(Client(where))
+    with _answering(engine="dask", address=address):
+        stack.enter_context(Client(where))
     return "dask"
+
+
+@contextmanager
+def _answering(engine: str, address: str | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if address is None:
+            raise
+        raise ValueError(f"no {engine} cluster answers at {address!r}: {error}") from None
 
 
 def _missing(engine: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -62,6 +62,11 @@ def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data
     train, test = _read(folder, dataset)
     order = np.random.default_rng(seed).permutation(len(train.Y))
     aside = round(validation_share * len(order))
+    if not 0 < aside < len(order):
+        raise ValueError(
+            f"{dataset}: a share of {validation_share} of {len(order)} training rows, to select on, is {aside} rows;"
+            " there must be some to select on and some to train on"
+        )
     data = Data(
         Rows(train.X[order[aside:]], train.Y[order[aside:]]),
         Rows(train.X[order[:aside]], train.Y[order[:aside]]),

@@ -41,17 +41,24 @@ def takes(x: Tensor) -> bool:
 
 
 def in_memory(x: Tensor) -> bool:
-    """Whether looking at a tensor's memory is free and makes sense: ordinary, on the CPU, not traced or transformed."""
+    """Whether looking at a tensor's memory is free and makes sense: ordinary, on the CPU, unseen by others."""
     return (
-        not is_compiling()
+        ordinary(x)
         and x.is_cpu
         and not x.is_neg()  # a view that negates, such as the imaginary part of a conjugate
         and not x._is_zerotensor()
+        and _len_torch_dispatch_stack() == 0
+    )
+
+
+def ordinary(x: Tensor) -> bool:
+    """Whether a tensor, on whatever device, is what it seems: not traced, not transformed, not of another class."""
+    return (
+        not is_compiling()
         and type(x) in _ORDINARY
         and not _is_tracing()
         and not _are_functorch_transforms_active()
         and not is_legacy_batchedtensor(x)  # what autograd makes of a batch of gradients
-        and _len_torch_dispatch_stack() == 0
         and forward_ad._current_level < 0
     )
 

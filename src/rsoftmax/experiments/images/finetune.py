@@ -137,7 +137,7 @@ class _Contest(Trainer):
 
     def _answers(self, split: str) -> Answers:
         pictures = self.judged[split]
-        u, p = self.predict(_Pixels(pictures, self.backbone)).predictions
+        u, p = np.asarray(self.predict(_Pixels(pictures, self.backbone)).predictions)
         return answers(u, p, pictures.labels, pictures.ignored)
 
 
@@ -158,7 +158,7 @@ class _Pixels(Dataset[dict[str, Tensor]]):
 
 def augmented(picture: Image.Image, least: float = 0.8) -> Image.Image:
     """The picture cut to between ``least`` and all of each side, somewhere, and mirrored every other time."""
-    share, left, top, mirror = (float(torch.rand(())) for _ in range(4))
+    share, left, top, mirror = torch.rand(4).tolist()
     kept = least + (1 - least) * share
     width, height = round(kept * picture.width), round(kept * picture.height)
     x, y = round(left * (picture.width - width)), round(top * (picture.height - height))

@@ -35,11 +35,14 @@ class Written(NamedTuple):
 
 def write(results: Path, out: Path, notice: Callable[[str], None]) -> Written:
     """Write report.md, report.html and the figures; raises FileNotFoundError if there are no results."""
+    none = FileNotFoundError(f"no results in {results}; `rsoftmax reproduce synthetic --out {results}` makes some")
+    if not results.is_dir():
+        raise none
     out.mkdir(parents=True, exist_ok=True)
     found = {name: section(results, out, notice) for name, section in SECTIONS.items()}
     sections = {name: section for name, section in found.items() if section is not None}
     if not sections:
-        raise FileNotFoundError(f"no results in {results}; `rsoftmax reproduce synthetic --out {results}` makes some")
+        raise none
     text = "\n".join([HEAD, *(section.text for section in sections.values())])
     markdown, html = out / "report.md", out / "report.html"
     markdown.write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 
@@ -36,11 +37,11 @@ class Table:
 
     def rich(self, title: str) -> RichTable:
         """For the terminal."""
-        table = RichTable(self.columns[0], title=title, title_justify="left")
+        table = RichTable(escape(self.columns[0]), title=title, title_justify="left")
         for column in self.columns[1:]:
-            table.add_column(column, justify="right")
+            table.add_column(escape(column), justify="right")
         for row in self.rows:
-            table.add_row(*(re.sub(r"\*\*(.*?)\*\*", r"[bold]\1[/bold]", cell) for cell in row))
+            table.add_row(*(re.sub(r"\*\*(.*?)\*\*", r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table
 
 

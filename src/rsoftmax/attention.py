@@ -1,0 +1,439 @@
+"""Attention with any mapping of the table in place of softmax, without ever holding its whole matrix of weights.
+
+Queries are taken a block at a time, small enough for the processor's cache: scores, weights and output of a block, and
+on to the next. The backward pass computes the weights of a block anew. So memory grows with the number of queries and
+keys and not with their product, and a mapping needs nothing but its row function.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rsoftmax.kernels.native import ordinary
+from rsoftmax.mappings import MAPPINGS, Mapping
+from rsoftmax.ops import savable
+from rsoftmax.rows import FLOATS, broadcast, inside_domain, shape_of
+
+__all__ = ["ROW_MAPPINGS", "sparse_attention"]
+
+NAME = "sparse_attention"
+ROW_MAPPINGS = {n: m for n, m in MAPPINGS.items() if m.parameter is None or m.parameter.per_row}  # no weight per entry
+BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 24  # scores in a block: on the CPU a megabyte for each core, as its cache
+EVERY = slice(None)
+_DEFAULTS = {n: m.function.__defaults__[0] for n, m in ROW_MAPPINGS.items() if m.function.__defaults__}
+Value = float | Tensor
+
+
+@overload
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    /,
+    mapping: str = ...,
+    r: Value | None = ...,
+    mask: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    scale: float | None = ...,
+    return_weights: Literal[False] = ...,
+    **parameter: Value,
+) -> Tensor: ...
+
+
+@overload
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    /,
+    mapping: str = ...,
+    r: Value | None = ...,
+    mask: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    scale: float | None = ...,
+    *,
+    return_weights: Literal[True],
+    **parameter: Value,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    /,
+    mapping: str = "r_softmax",
+    r: Value | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    return_weights: bool = False,
+    **parameter: Value,
+) -> Tensor | tuple[Tensor, Tensor]:
+    r"""Attention in which a mapping of the table takes the place of softmax.
+
+    .. math:: o = \mathrm{dropout}(p)\, v, \qquad p = \mathrm{mapping}(\mathrm{scale} \cdot q k^T + \mathrm{mask})
+
+    with the conventions of :func:`torch.nn.functional.scaled_dot_product_attention`.
+
+    Args:
+        query: [..., Hq, Q, D].
+        key: [..., Hkv, L, D], where Hq is a multiple of Hkv: neighbouring heads of queries share keys and values.
+        value: [..., Hkv, L, Dv].
+        mapping: a name in ``MAPPINGS``, except ``weighted_softmax``, which wants a weight for each entry.
+        r: the rate of ``r_softmax``. The parameter of another mapping comes under its own letter: ``t=2.0``. Each may
+            be a number, a tensor [Hq] with one value for each head, or a tensor that broadcasts to [..., Hq, Q, 1],
+            and is differentiable.
+        mask: broadcasts to [..., Hq, Q, L]; bool, True = keep, or float, added to the scores, with ``-inf`` = removed.
+            A float mask gets its gradient. Finite numbers remove nothing, however low: they count as scores.
+        is_causal: query i sees the keys 0 to i only; together with ``mask``, those that both keep.
+        dropout_p: the share of weights to drop, at every call: there is no training mode here.
+        scale: 1 / sqrt(D) if None.
+        return_weights: return the weights too, before dropout, and hold the whole matrix for it.
+
+    Returns:
+        [..., Hq, Q, Dv] in the dtype of ``query``; with ``return_weights`` that and the weights [..., Hq, Q, L].
+
+    Example:
+        >>> q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
+        >>> output, weights = sparse_attention(q, k, v, r=0.4, return_weights=True)
+        >>> output.shape, (weights == 0).sum(-1).unique()
+        (torch.Size([2, 4, 5, 8]), tensor([2]))
+        >>> sparse_attention(q, k, v, "t_softmax", t=torch.tensor([0.5, 1.0, 2.0, 4.0])).shape
+        torch.Size([2, 4, 5, 8])
+
+    A query with nothing kept gets zeros, with zero gradient. Padding, as masked keys, never changes a result. Half
+    precision is computed in float32. In code that is compiled, exported or transformed, and for second derivatives, the
+    whole matrix is held.
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.3.
+    """
+    chosen, setting = _mapping_and_setting(mapping, parameter if r is None else {"r": r, **parameter})
+    query, key, value = _as_autocast_asks(query, key, value)
+    sizes = _checked_sizes(query, key, value)
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"{NAME}: dropout_p must be in [0, 1], got {dropout_p!r}; 0.1 drops a tenth of the weights")
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
+    number = None if isinstance(setting, Tensor) else setting
+    call = _Call(chosen, number, scale, is_causal, dropout_p)
+    inputs = _inputs(sizes, query, key, value, mask, chosen, setting)
+    with torch.autocast(query.device.type, enabled=False):
+        if return_weights or not all(ordinary(tensor) for tensor in inputs if tensor is not None):
+            p = _weights(call, inputs)
+            weights = p.to(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
+            o = _output(F.dropout(p, dropout_p) if dropout_p else p, inputs.v)
+        else:
+            o = _Blocks.apply(_seeded(call), *inputs)  # type: ignore[no-untyped-call]
+    o = o.to(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    return (o, weights) if return_weights else o
+
+
+# ------------------------------------------------------------------------------------------------ what came in
+
+
+def _mapping_and_setting(name: str, given: dict[str, Value]) -> tuple[Mapping, Value | None]:
+    """The row of the table, and the parameter checked against its domain."""
+    if name not in ROW_MAPPINGS:
+        raise ValueError(f"{NAME}: mapping must be one of {', '.join(ROW_MAPPINGS)}, got {name!r}")
+    mapping = ROW_MAPPINGS[name]
+    wanted = mapping.parameter
+    for letter in given:
+        if wanted is None or letter != wanted.name:
+            takes = f"its parameter is {wanted.name}" if wanted else "it has no parameter"
+            raise TypeError(f"{NAME}: {name} takes no {letter!r}; {takes}")
+    if wanted is None:
+        return mapping, None
+    if wanted.name not in given:
+        if name not in _DEFAULTS:
+            raise TypeError(f"{NAME}: {name} needs {wanted.name}, {wanted.domain.text}; {wanted.domain.remedy}")
+        return mapping, _DEFAULTS[name]
+    setting = given[wanted.name]
+    if isinstance(setting, Tensor) and setting.dtype not in FLOATS:
+        raise TypeError(f"{NAME}: {wanted.name} must be floating point, got {setting.dtype}; use {wanted.name}.float()")
+    return mapping, inside_domain(NAME, wanted, setting)
+
+
+def _as_autocast_asks(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What torch does to the arguments of its own attention under autocast."""
+    for what, tensor in zip(("query", "key", "value"), tensors, strict=True):
+        if not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
+            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{NAME}: {what} must be a tensor of floats, got {got}")
+    device = tensors[0].device.type
+    if torch.is_autocast_enabled(device):
+        tensors = tuple(t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(device)) for t in tensors)
+    if len({t.dtype for t in tensors}) > 1:
+        found = ", ".join(str(t.dtype) for t in tensors)
+        raise TypeError(f"{NAME}: query, key and value must have one dtype, got {found}; cast them to the same")
+    return tensors
+
+
+class _Sizes(NamedTuple):
+    lead: tuple[int, ...]
+    heads: int  # of keys and values
+    groups: int  # heads of queries for each
+    rows: int
+    length: int
+
+
+def _checked_sizes(query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
+    shapes = f"query {shape_of(query)}, key {shape_of(key)}, value {shape_of(value)}"
+    if not query.dim() == key.dim() == value.dim() >= 3:
+        raise ValueError(f"{NAME}: {shapes} must be [..., heads, length, features], all alike")
+    lead, heads = query.shape[:-3], key.shape[-3]
+    if key.shape[:-1] != value.shape[:-1] or key.shape[:-3] != lead or key.shape[-1] != query.shape[-1]:
+        raise ValueError(f"{NAME}: {shapes} do not fit; use [..., Hq, Q, D], [..., Hkv, L, D] and [..., Hkv, L, Dv]")
+    if heads == 0 or query.shape[-3] % heads:
+        raise ValueError(f"{NAME}: {shapes}: the heads of query must be a multiple of those of key and value")
+    return _Sizes(tuple(lead), heads, query.shape[-3] // heads, query.shape[-2], key.shape[-2])
+
+
+class _Inputs(NamedTuple):
+    """Everything that has values, in one layout: [batch, head of keys, head of queries for it, row, entry].
+
+    The last three have size 1 where one value serves all.
+    """
+
+    q: Tensor  # [B, H, G, Q, D]
+    k: Tensor  # [B, H, 1, L, D]
+    v: Tensor  # [B, H, 1, L, Dv]
+    bias: Tensor | None  # [B, H, G, Q, L]
+    setting: Tensor | None  # [B, H, G, Q, 1]
+    mask: Tensor | None  # [B, H, G, Q, L]
+
+
+def _inputs(
+    sizes: _Sizes,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    mapping: Mapping,
+    setting: Value | None,
+) -> _Inputs:
+    batch = math.prod(sizes.lead)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q = query.to(wide).reshape(batch, sizes.heads, sizes.groups, *query.shape[-2:])
+    k, v = (t.to(wide).reshape(batch, sizes.heads, 1, *t.shape[-2:]) for t in (key, value))
+    bias = None
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, *FLOATS):
+            found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(f"{NAME}: mask must be bool, True = keep, or float, added to the scores, got {found}")
+        mask = _aligned("mask", mask.to(query.device), sizes, sizes.length)
+        mask, bias = (mask, None) if mask.dtype == torch.bool else (None, mask.to(wide))
+    if not isinstance(setting, Tensor):
+        return _Inputs(q, k, v, bias, None, mask)
+    assert mapping.parameter is not None
+    if setting.dim() == 1 and setting.shape[0] == query.shape[-3]:
+        setting = setting[:, None, None]
+    return _Inputs(q, k, v, bias, _aligned(mapping.parameter.name, setting.to(query.device), sizes, 1), mask)
+
+
+def _aligned(what: str, tensor: Tensor, sizes: _Sizes, entries: int) -> Tensor:
+    """A tensor that broadcasts to [..., Hq, Q, entries], in the layout of the inputs, not expanded."""
+    full = torch.Size((*sizes.lead, sizes.heads * sizes.groups, sizes.rows, entries))
+    broadcast(NAME, what, tensor, full)
+    tensor = tensor[(None,) * (len(full) - tensor.dim())]
+    if len(sizes.lead) > 1 and any(size != 1 for size in tensor.shape[:-3]):
+        tensor = tensor.expand(*sizes.lead, *tensor.shape[-3:])
+    heads = (1, 1) if tensor.shape[-3] == 1 else (sizes.heads, sizes.groups)
+    return tensor.reshape(math.prod(tensor.shape[:-3]), *heads, *tensor.shape[-2:])
+
+
+# ------------------------------------------------------------------------------------------------ the equations
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Everything that has no values: what to do with the inputs."""
+
+    mapping: Mapping
+    number: float | None  # the parameter, if it is one
+    scale: float
+    is_causal: bool
+    dropout_p: float
+    seed: int = 0  # of the dropout
+
+
+def _scores(call: _Call, x: _Inputs) -> Tensor:
+    """scale q k^T + bias."""
+    # Heads that share keys are further rows of one product, so keys are never repeated; beta = 0 leaves the first out.
+    product = torch.baddbmm(x.q.new_empty(()), _matrices(x.q), _matrices(x.k).mT, beta=0, alpha=call.scale)
+    scores = product.reshape(*x.q.shape[:-1], x.k.shape[-2])
+    return scores if x.bias is None else scores + x.bias
+
+
+def _mapped(call: _Call, scores: Tensor, x: _Inputs, first: int) -> Tensor:
+    """The weights of rows, of which the first is query number ``first``."""
+    mask = x.mask
+    if call.is_causal:
+        query = torch.arange(first, first + scores.shape[-2], device=scores.device)
+        seen = torch.arange(scores.shape[-1], device=scores.device) <= query[:, None]
+        mask = seen if mask is None else mask & seen
+    if call.mapping.parameter is None:
+        return call.mapping.function(scores, mask=mask)
+    return call.mapping.function(scores, call.number if x.setting is None else x.setting, mask=mask)
+
+
+def _weights(call: _Call, x: _Inputs, first: int = 0) -> Tensor:
+    return _mapped(call, _scores(call, x), x, first)
+
+
+def _output(p: Tensor, v: Tensor) -> Tensor:
+    """p v."""
+    return torch.bmm(_matrices(p), _matrices(v)).reshape(*p.shape[:-1], v.shape[-1])
+
+
+def _matrices(x: Tensor) -> Tensor:
+    """[B, H, G, rows, n] as [B H, G rows, n]."""
+    batch, heads, groups, rows, n = x.shape
+    return x.reshape(batch * heads, groups * rows, n)
+
+
+# ----------------------------------------------------------------------------------------------- block by block
+
+
+class _Block(NamedTuple):
+    batch: slice
+    heads: slice
+    rows: slice
+    keys: slice
+
+    def of(self, x: _Inputs) -> _Inputs:
+        """The block's part of the inputs: views, and whole where one value serves all."""
+        b, h, rows, keys = self
+
+        def cut(tensor: Tensor | None, last: slice) -> Tensor | None:
+            if tensor is None:
+                return None
+            parts = zip(tensor.shape, (b, h, EVERY, rows, last), strict=True)
+            return tensor[tuple([EVERY if n == 1 else part for n, part in parts])]
+
+        return _Inputs(
+            x.q if x.q is None else x.q[b, h, :, rows],
+            x.k if x.k is None else x.k[b, h, :, keys],
+            x.v if x.v is None else x.v[b, h, :, keys],
+            cut(x.bias, keys),
+            cut(x.setting, EVERY),
+            cut(x.mask, keys),
+        )
+
+
+def _blocks(call: _Call, x: _Inputs) -> Iterator[_Block]:
+    """All of it in blocks of about ``BLOCK`` scores: some rows of a head, or some whole heads, or whole batches."""
+    batch, heads, groups, rows, _ = x.q.shape
+    length = x.k.shape[-2]
+    room = (BLOCK * torch.get_num_threads() if x.q.is_cpu else BLOCK_ELSEWHERE) // max(groups * length, 1)
+    few = _even(rows, room)
+    some = _even(heads, room // max(few, 1))
+    most = _even(batch, room // max(few * some, 1)) if some == heads else 1
+    for b in range(0, batch, most):
+        for h in range(0, heads, some):
+            for row in range(0, rows, few):
+                end = min(row + few, rows)
+                seen = min(end, length) if call.is_causal else length  # nothing in the block looks further
+                yield _Block(slice(b, b + most), slice(h, h + some), slice(row, end), slice(0, seen))
+
+
+def _even(count: int, most: int) -> int:
+    """The size of equal parts, of at most so many."""
+    parts = -(-count // max(min(count, most), 1))
+    return -(-count // max(parts, 1)) or 1
+
+
+def _seeded(call: _Call) -> _Call:
+    """With dropout, a number from torch's generator: from it backward draws the same weights to drop as forward."""
+    return replace(call, seed=int(torch.randint(1 << 62, (), device="cpu"))) if call.dropout_p else call
+
+
+def _noise(call: _Call, number: int, like: Tensor) -> Tensor:
+    """What dropout multiplies the weights of a block with."""
+    generator = torch.Generator(like.device).manual_seed(call.seed + number)
+    keep = 1 - call.dropout_p
+    return torch.empty_like(like).bernoulli_(keep, generator=generator).mul_(1 / keep if keep else 0)
+
+
+class _Blocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Tensor | None) -> Tensor:
+        x = _Inputs(*tensors)  # type: ignore[arg-type]
+        ctx.call = call
+        ctx.save_for_backward(*(savable(tensor) for tensor in x))
+        batch, heads, groups, rows, _ = x.q.shape
+        # Laid out as [B, Q, heads, Dv], like torch's own attention: what follows joins the heads.
+        o = x.v.new_empty(batch, rows, heads, groups, x.v.shape[-1]).permute(0, 2, 3, 1, 4)
+        for number, block in enumerate(_blocks(call, x)):
+            part = block.of(x)
+            p = _weights(call, part, block.rows.start)
+            if call.dropout_p:
+                p *= _noise(call, number, p)
+            o[block.batch, block.heads, :, block.rows] = _output(p, part.v)
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        call, x, needed = ctx.call, _Inputs(*ctx.saved_tensors), ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled() or not ordinary(g):  # the gradient is to be differentiated, or is transformed
+            return None, *_gradients_by_definition(call, x, g, needed)
+        d = _Inputs(*(_zeros(tensor, need) for tensor, need in zip(x, needed, strict=True)))
+        for number, block in enumerate(_blocks(call, x)):
+            _add_gradients(call, number, block, block.of(x), block.of(d), g[block.batch, block.heads, :, block.rows])
+        return None, *d
+
+
+def _zeros(tensor: Any, needed: bool) -> Any:
+    return torch.zeros_like(tensor, memory_format=torch.contiguous_format) if needed else None
+
+
+def _add_gradients(call: _Call, number: int, block: _Block, x: _Inputs, d: _Inputs, g: Tensor) -> None:
+    """Add what a block contributes to the gradients ``d`` that are wanted, in place; o = p v, p = mapping(s)."""
+    with torch.enable_grad():
+        s = _scores(call, x).detach().requires_grad_()
+        x = x._replace(setting=None if x.setting is None else x.setting.detach().requires_grad_(d.setting is not None))
+        p = _mapped(call, s, x, block.rows.start)
+    noise = _noise(call, number, p) if call.dropout_p else None
+    rows = _matrices(g)
+    if d.v is not None:
+        kept = p.detach() if noise is None else p.detach() * noise
+        _matrices(d.v).baddbmm_(_matrices(kept).mT, rows)
+    dp = torch.bmm(rows, _matrices(x.v).mT).reshape(p.shape)
+    if noise is not None:
+        dp *= noise
+    wanted = [s] if x.setting is None or d.setting is None else [s, x.setting]
+    ds, *dsetting = torch.autograd.grad(p, wanted, dp, materialize_grads=True)
+    if d.bias is not None:
+        d.bias.add_(ds.sum_to_size(d.bias.shape))
+    if d.setting is not None:
+        d.setting.add_(dsetting[0])
+    ds = _matrices(ds)
+    if d.q is not None:
+        d.q.add_(torch.bmm(ds, _matrices(x.k)).reshape(d.q.shape), alpha=call.scale)
+    if d.k is not None:
+        _matrices(d.k).baddbmm_(ds.mT, _matrices(x.q), alpha=call.scale)
+
+
+def _gradients_by_definition(call: _Call, x: _Inputs, g: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
+    """The same, by differentiating the equations: in a form that can be differentiated again."""
+    with torch.enable_grad():
+        p = _weights(call, x)
+        if call.dropout_p:
+            noise = torch.ones_like(p)
+            for number, (b, h, rows, keys) in enumerate(_blocks(call, x)):
+                part = noise[b, h, :, rows, keys]
+                part.copy_(_noise(call, number, part))
+            p = p * noise
+        o = _output(p, x.v)
+    wanted = [tensor for tensor, need in zip(x, needed, strict=True) if need and tensor is not None]
+    options = {"create_graph": torch.is_grad_enabled(), "materialize_grads": True}
+    found = iter(torch.autograd.grad(o, wanted, g, **options))
+    return (next(found) if need else None for need in needed)

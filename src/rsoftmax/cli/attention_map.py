@@ -1,0 +1,51 @@
+"""``rsoftmax attention-map``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rsoftmax.cli.mappings import picture
+
+app = typer.Typer()
+
+
+@app.command("attention-map")
+def attention_map(
+    model: Annotated[str, typer.Option(help="A folder, or a hub id, with a model and its tokenizer.")],
+    text: Annotated[str, typer.Option(help="The sentence.")],
+    layer: Annotated[int, typer.Option(help="Its number, from 0; negative ones count from the end.")] = -1,
+    head: Annotated[list[int] | None, typer.Option(help="A head; may be given again. All if not given.")] = None,
+    mapping: Annotated[
+        str | None, typer.Option(help="The mapping; if not given, what the model was saved with.")
+    ] = None,
+    r: Annotated[float | None, typer.Option(help="The rate of r_softmax.")] = None,
+    t: Annotated[float | None, typer.Option(help="The threshold of t_softmax.")] = None,
+    q: Annotated[float | None, typer.Option(help="The q of sparsehourglass.")] = None,
+    lam: Annotated[float | None, typer.Option(help="The lam of sparsegen.")] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the picture; its ending names the format.")] = Path(
+        "attention.png"
+    ),
+) -> None:
+    """Draw the attention of a model to one sentence, zeros shown as zeros."""
+    try:
+        from rsoftmax.experiments import attention_map as experiment
+    except ImportError as missing:
+        raise typer.BadParameter(str(missing), param_hint="--model") from None
+
+    path = picture(out)
+    given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
+    try:
+        found = experiment.look(model, text, layer, head, mapping, given)
+        experiment.draw(found, path)
+    except (OSError, TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    typer.echo(found.title)
+    table = Table("head", "zeros", "most looked at")
+    for number, weights in found.weights.items():
+        most = found.tokens[int(weights.nan_to_num().sum(0).argmax())]
+        table.add_row(str(number), f"{found.zeros(number):.1%}", most)
+    Console(markup=False).print(table)
+    typer.echo(f"wrote {out}")

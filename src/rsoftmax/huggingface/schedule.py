@@ -1,0 +1,56 @@
+"""A rate that grows while the Trainer trains."""
+
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from rsoftmax.huggingface.rate import Rates
+from rsoftmax.huggingface.rates import host_of, rates, set_rate
+from rsoftmax.schedules import SHAPES
+
+
+class SparsitySchedule(TrainerCallback):
+    """Lets the rate of ``r_softmax`` attention grow from 0 to its final value while the Trainer trains.
+
+    .. math:: r_s = r \\cdot \\mathrm{shape}((s + 1) / S), \\qquad s = 0, ..., S - 1
+
+    Args:
+        r: the final rate: a number, one for each layer, or a table ``[layers, heads]``.
+        shape: "linear", as in the paper, "cosine", or "constant"; see :mod:`rsoftmax.schedules`.
+
+    Example:
+        >>> schedule = SparsitySchedule(0.15, shape="linear")
+
+    Pass it as ``Trainer(..., callbacks=[schedule])``, after ``set_attention(model, "r_softmax", r=0)``. The last step
+    is made at the final rate, and so is everything after it. The rate follows from the Trainer's step alone: a run that
+    goes on from a checkpoint has the rates it would have had. Each row of ``trainer.state.log_history`` gets ``rate``,
+    the mean over all heads.
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.3.
+    """
+
+    def __init__(self, r: Rates, shape: str = "linear") -> None:
+        if shape not in SHAPES:
+            raise ValueError(f"SparsitySchedule: there is no shape {shape!r}; use one of {', '.join(SHAPES)}")
+        self.r, self.shape = torch.as_tensor(r, dtype=torch.float64), SHAPES[shape]
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Look whether the final rate fits the model, before it trains."""
+        set_rate(kwargs["model"], self.r)
+        if (used := host_of(kwargs["model"]).config._attn_implementation) != "r_softmax":
+            raise ValueError(f"SparsitySchedule is for r_softmax, and the model uses {used!r}")
+        self.on_step_begin(args, state, control, **kwargs)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the rate of this step."""
+        done = min(state.global_step + 1, state.max_steps) / state.max_steps
+        set_rate(kwargs["model"], self.r * self.shape(done))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the rate beside the loss: into the row of the history, which is there already, and into the log."""
+        kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = rates(kwargs["model"]).mean()
