@@ -1,4 +1,4 @@
-"""The command line: ``rsoftmax list | plot | bench | attention-map | reproduce | report | predict``, a file for each."""
+"""The command line: ``rsoftmax list | plot | bench | attention-map | reproduce | report | predict``, each in a file."""
 
 import typer
 

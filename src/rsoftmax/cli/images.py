@@ -156,7 +156,7 @@ def predict(
             bad += 1
             continue
         found = labels_of(classifier, backbone, [picture])[0]
-        typer.echo(f"{path.name}: {', '.join(f'{one.label} {one.p:.3f}' for one in found) or 'no label'}")
+        typer.echo(f"{path.name}: {', '.join(map(str, found)) or 'no label'}")
         if show is not None:
             target = show / f"{path.stem}.png" if pictures.is_dir() else show
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,14 @@ class Found(NamedTuple):
     label: str
     p: float
 
+    def __str__(self) -> str:
+        return f"{self.label} {self.number}"
+
+    @property
+    def number(self) -> str:
+        """The probability; what is not zero does not look like it."""
+        return f"{self.p:.3f}" if self.p >= 0.001 else f"{self.p:.0e}"
+
 
 class PictureClassifier(nn.Module):
     """From pixels to labels, with its own loss, as the Trainer of transformers wants it.

@@ -20,7 +20,7 @@ def draw(picture: Image.Image, found: list[Found], name: str, path: Path) -> Non
     left.text(0.5, -0.02, name, transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
     right.barh([one.label for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
     for place, one in enumerate(shown):
-        right.text(one.p + 0.01, place, f"{one.p:.3f}", va="center", fontsize=9)
+        right.text(one.p + 0.01, place, one.number, va="center", fontsize=9)
     right.set_xlim(0, 1.12)
     right.set_ylim(max(len(shown), 4) - 0.4, -0.6)  # the first on top
     right.set_xlabel("probability")

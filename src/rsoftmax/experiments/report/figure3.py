@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rsoftmax.experiments.report.figure2 import LOOKS, Look, _label
+from rsoftmax.experiments.report.figure2 import LOOKS, Look, label
 from rsoftmax.experiments.results import Contest, Contestant
 
 SHOWN = {
@@ -31,7 +31,7 @@ def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
                 mean = np.mean(known, axis=0)
                 highest = max(highest, mean.max())
                 axis.plot(range(1, len(mean) + 1), mean, look.style, color=look.color, linewidth=look.width,
-                          label=_label(one))  # fmt: skip
+                          label=label(one))  # fmt: skip
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("epoch", fontsize=9)
         axis.set_ylim(0.45 * highest, 1.03 * highest)
