@@ -482,6 +482,8 @@ def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> Non
     assert "| r-softmax, count | 0.0001 (7), 0.0001 (7) | 0.0001 (7), 0.0001 (7) |" in text
     assert "pictures = 300" in text
     assert [path.name for path in written.files] == ["figure3.png", "report.md", "report.html"]
+    html = (tmp_path / "out/report.html").read_text()
+    assert html.count("<table>") == text.count("\n| --- ")
     found = table1.read(tmp_path, pytest.fail)
     assert found is not None
     claims = section.claims(found)

@@ -52,8 +52,6 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         sets=[TITLES[point] for point in _points(shown)],
         claims=claims(shown),
         table=table,
-        paper=_scores(shown.paper, CONTESTANTS, "validation"),
-        test=_scores(shown.held_out, CONTESTANTS, "test"),
         test_last=_scores(shown.held_out, CONTESTANTS, "test_last"),
         averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=_scores(shown.held_out, ORACLES, "test"),
