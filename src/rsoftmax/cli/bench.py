@@ -1,4 +1,4 @@
-"""``rsoftmax bench``, ``rsoftmax bench attention`` and ``rsoftmax bench heads``."""
+"""``rsoftmax bench``, and ``rsoftmax bench attention | finetuning | heads``."""
 
 import os
 from pathlib import Path
@@ -69,6 +69,33 @@ def attention(
     experiment.write(rows, out / "bench_attention.jsonl")
     typer.echo(bench_attention.verdict(rows))
     typer.echo(f"wrote {out / 'bench_attention.jsonl'}; {rows[0].machine}")
+
+
+@app.command()
+def finetuning(
+    model: Annotated[str, typer.Option(help="A folder, or a name on the hub: a model for texts.")],
+    quick: Annotated[bool, typer.Option(help="One small batch: a few seconds.")] = False,
+    threads: Threads = EVERY,
+    out: Annotated[Path, typer.Option(help="The folder for bench_finetuning.jsonl.")] = Path("results"),
+) -> None:
+    """Time a fine-tuning step of a model with sparse attention beside the same with torch's own."""
+    from rsoftmax.experiments import bench_finetuning
+
+    counts = _counts(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[bench_finetuning.Row] = []
+    for group in bench_finetuning.run(model, counts, quick):
+        rows += group
+        first = group[0]
+        table = Table("ratio to sdpa", "", "median", "quartiles")
+        table.title = f"a step of {first.model}, {first.batch} x {first.tokens} tokens, threads: {first.threads}"
+        for row in group:
+            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
+            table.add_row(row.attention, f"{row.median_us / 1000:.1f} ms", f"{row.ratio:.2f}", spread)
+        Console().print(table)
+    experiment.write(rows, out / "bench_finetuning.jsonl")
+    typer.echo(bench_finetuning.verdict(rows))
+    typer.echo(f"wrote {out / 'bench_finetuning.jsonl'}; {rows[0].machine}")
 
 
 @app.command()

@@ -9,7 +9,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +20,7 @@ import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rsoftmax.experiments import journal
+from rsoftmax.experiments import journal, ranks
 from rsoftmax.experiments.journal import Row
 
 ENGINES = ("local", "ray", "dask")
@@ -80,13 +80,18 @@ def sweep(
     Each run gets one thread. A run that raises, or takes its process down, leaves a row with its error and does not
     stop the others; as that is not a finished row, the next start tries it again. Ctrl-C stops at once, loses only the
     runs that are under way, and says how to go on.
+
+    Under torchrun there is no engine: all processes do one run at a time, together, and the first one writes. There a
+    run that raises does stop the others, because the processes that did not raise wait for the one that did.
     """
     _check_engine(engine, address)
-    console = console or Console(soft_wrap=True)
+    console = console or Console(soft_wrap=True, quiet=not ranks.first())
     say = partial(console.print, markup=False)  # errors and files may hold square brackets
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {key(differences(run)): run for run in runs}
     have = finished(journal.read(path, say))
+    if ranks.together():
+        have = ranks.agreed(have)
     todo = {name: run for name, run in wanted.items() if name not in have}
     if len(todo) < len(wanted):
         say(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
@@ -94,13 +99,20 @@ def sweep(
     if todo:
         with ExitStack() as stack:
             step = stack.enter_context(_progress(console, len(todo)))
-            stack.enter_context(_engine(engine, address, jobs))
+            if ranks.together():
+                rows: Iterator[Row] = (_do(function, run) for run in todo.values())
+            else:
+                stack.enter_context(_engine(engine, address, jobs))
+                rows = _rows(function, todo)
             try:
-                for row in _rows(function, todo):
-                    journal.append(path, row)
+                for row in rows:
+                    if ranks.first():
+                        journal.append(path, row)
                     name = key(row["run"])
                     if "error" in row:
                         failed.append(row)
+                        if ranks.together():
+                            raise RuntimeError(f"{_shown(row['run'])}: {row['error']}\n{row['traceback']}")
                     else:
                         have[name] = row
                     step(row)
@@ -147,10 +159,11 @@ def _do(function: Callable[[Run], Row], run: Run) -> Row:
     import torch
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(1)
+    if not ranks.together():  # else the launcher says how many
+        torch.set_num_threads(1)
     start = time.perf_counter()
     try:
-        with threadpool_limits(1):
+        with nullcontext() if ranks.together() else threadpool_limits(1):
             answer = function(run)
         row = _row(run, seconds=round(time.perf_counter() - start, 3), **answer)
         json.dumps(row, allow_nan=False)  # what JSON cannot hold is this run's failure, not the sweep's
