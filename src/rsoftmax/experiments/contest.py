@@ -28,10 +28,11 @@ P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 
 class Rows(NamedTuple):
-    """Features and labels."""
+    """Features and labels; if given, ``ignored`` says which labels count neither as right nor as wrong."""
 
     X: Matrix
     Y: Labels
+    ignored: Labels | None = None
 
 
 class Data(NamedTuple):
@@ -48,6 +49,13 @@ class Answers(NamedTuple):
     z: NDArray[np.float32]
     p: NDArray[np.float32]
     Y: Labels
+
+
+def answers(z: NDArray[np.float32], p: NDArray[np.float32], Y: Labels, ignored: Labels | None) -> Answers:
+    """:class:`Answers` in which no rule finds a label that is ignored, so that it counts nowhere."""
+    if ignored is None:
+        return Answers(z, p, Y)
+    return Answers(np.where(ignored, -np.inf, z), np.where(ignored, 0, p), Y & ~ignored)
 
 
 Decision = Callable[[Answers], Labels]
@@ -130,7 +138,10 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True)
 class Training:
-    """The paper's training; a run says what it does differently. The width and the batch are ours: it gives none."""
+    """The paper's training; a run says what it does differently. The width and the batch are ours: it gives none.
+
+    ``hidden=0`` is a network without a hidden layer.
+    """
 
     PLACE: ClassVar[tuple[str, ...]] = ()  # the fields that say on what it is held
 
@@ -147,17 +158,24 @@ class Training:
         return tuple(getattr(self, name) for name in self.PLACE)
 
 
-def play(run: Training, data: Data) -> dict[str, Any]:
+def contestant(run: Training) -> SparseLabelClassifier:
+    """The network of a run, to be trained an epoch at a time."""
+    hidden = (run.hidden,) if run.hidden else ()
+    head = METHODS[run.method].head
+    return SparseLabelClassifier(**head, hidden=hidden, lr=run.lr, batch_size=run.batch_size, random_state=run.seed)
+
+
+def play(run: Training, data: Data, *, curves: bool = False) -> dict[str, Any]:
     """Train one method and score it under each of its rules.
 
     For each rule: the epoch with the highest micro-F1 on the validation rows (the paper reports that number), the
-    scores at that epoch on validation and on test, and those on test after the last epoch, where nothing is selected.
+    scores at that epoch on validation and on test, and those on test after the last epoch, where nothing is selected;
+    with ``curves``, the micro-F1 on validation after each epoch.
     """
     method = METHODS[run.method]
-    model = SparseLabelClassifier(
-        **method.head, hidden=(run.hidden,), lr=run.lr, batch_size=run.batch_size, random_state=run.seed
-    )
+    model = contestant(run)
     best: dict[str, _Kept] = {}
+    curve: dict[str, list[float]] = {name: [] for name in method.rules}
     seconds = 0.0
     for epoch in range(1, run.epochs + 1):
         start = time.perf_counter()
@@ -168,6 +186,7 @@ def play(run: Training, data: Data) -> dict[str, Any]:
             kept = _Kept(epoch, weights, rule(validation))
             found = kept.decide(validation)
             kept.f1 = micro_f1(validation.Y, found)
+            curve[name].append(round(100 * kept.f1, 1))
             if name not in best or kept.f1 > best[name].f1:
                 best[name] = kept
     last = _Answered(model, data)
@@ -180,6 +199,7 @@ def play(run: Training, data: Data) -> dict[str, Any]:
                 "validation": answered[best[name].epoch].scores("validation", best[name].decide),
                 "test": answered[best[name].epoch].scores("test", best[name].decide),
                 "test_last": last.scores("test", rule(last.validation)),
+                **({"curve": curve[name]} if curves else {}),
             }
             for name, rule in method.rules.items()
         },
@@ -215,7 +235,7 @@ def _ask(model: SparseLabelClassifier, rows: Rows) -> Answers:
     with torch.no_grad():
         outputs = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
     z = [output.z if output.theta is None else output.z - output.theta for output in outputs]
-    return Answers(torch.cat(z).numpy(), torch.cat([output.p for output in outputs]).numpy(), rows.Y)
+    return answers(torch.cat(z).numpy(), torch.cat([output.p for output in outputs]).numpy(), rows.Y, rows.ignored)
 
 
 def _dense(X: Matrix) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rsoftmax.experiments.report import glue, synthetic, tabular
+from rsoftmax.experiments.report import glue, images, synthetic, tabular
 from rsoftmax.experiments.report.page import page
 from rsoftmax.experiments.report.section import Section
 
@@ -13,6 +13,7 @@ from rsoftmax.experiments.report.section import Section
 SECTIONS: dict[str, Callable[[Path, Path, Callable[[str], None]], Section | None]] = {
     "synthetic": synthetic.section,
     "tabular": tabular.section,
+    "images": images.section,
     "glue": glue.section,
 }
 HEAD = """# Results

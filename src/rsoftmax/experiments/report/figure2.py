@@ -60,7 +60,8 @@ def draw(contest: Contest, split: str, path: Path, average: str = "micro") -> No
     plt.close(figure)
 
 
-def _label(one: Contestant) -> str:
+def label(one: Contestant) -> str:
+    """Its name in a legend, and whose it is."""
     whose = " (ours)" if one in OURS else " (the paper's)" if one == PAPERS else ""
     return one.title + whose
 
@@ -81,7 +82,7 @@ def _panel(axis: Axes, contest: Contest, points: list[Draw], places: list[int], 
             markersize=5,
             linewidth=look.width,
             zorder=2 + look.width,
-            label=_label(one),
+            label=label(one),
         )
         axis.fill_between(x, y - spread, y + spread, color=look.color, alpha=0.13, linewidth=0)
         highs += [mean.value for _, mean in known]

@@ -1,0 +1,103 @@
+"""A pre-trained network that turns pictures into features, and what prepares pictures for it."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from rsoftmax.experiments.images.hub import is_hub_id
+
+try:
+    import transformers
+    from transformers import AutoImageProcessor, AutoModel
+except ImportError as missing:
+    raise ImportError(f"pictures need {missing.name}: pip install 'rsoftmax[images]'") from missing
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network and its image processor, as Hugging Face saves them.
+
+    Attributes:
+        source: the folder or hub id.
+        name: the folder's last name, or the hub id.
+        network: a module that answers with a ``pooler_output``.
+        processor: scales and normalises pictures.
+    """
+
+    source: str
+    name: str
+    network: Any
+    processor: Any
+
+    @classmethod
+    def load(cls, model: str) -> "Backbone":
+        """From a folder, or a hub id ``owner/name``."""
+        folder = Path(model)
+        if not folder.is_dir() and not is_hub_id(model):
+            raise ValueError(f"no model can be loaded from {model!r}: it is no folder, and a hub id is OWNER/NAME")
+        with quiet():
+            try:
+                processor = AutoImageProcessor.from_pretrained(model, backend="pil")
+                network = AutoModel.from_pretrained(model)
+            except (OSError, ValueError) as error:
+                first = str(error).strip().splitlines()[0]
+                raise ValueError(f"no model can be loaded from {model!r}: {first}") from None
+        return cls(model, folder.resolve().name if folder.is_dir() else model, network.eval(), processor)
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        pixels = self.pixels([Image.new("RGB", (224, 224))])
+        with torch.inference_mode():
+            return int(features(self.network, pixels).shape[-1])
+
+    def pixels(self, pictures: list[Image.Image]) -> Tensor:
+        """[pictures, 3, height, width], as the network wants them."""
+        pixels: Tensor = self.processor(images=pictures, return_tensors="pt")["pixel_values"]
+        return pixels
+
+    def fingerprint(self) -> str:
+        """Changes with the weights, the configuration and the processor."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().numpy().tobytes())
+        for settings in (self.network.config, self.processor):
+            settings = {key: value for key, value in settings.to_dict().items() if key not in _PASSING}
+            digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+        return digest.hexdigest()
+
+
+_PASSING = ("_name_or_path", "transformers_version")  # the same network elsewhere, or loaded by a later release
+
+
+def features(network: nn.Module, pixels: Tensor) -> Tensor:
+    """What the network has pooled of each picture, [pictures, features]."""
+    pooled = getattr(network(pixels), "pooler_output", None)
+    if pooled is None:
+        raise ValueError(f"{type(network).__name__} pools no features; take a network like ResNetModel")
+    flat: Tensor = pooled.flatten(1)
+    return flat
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No bars and no notes of transformers: a classifier that is left behind is meant to be."""
+    before = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+        if bars:
+            transformers.logging.enable_progress_bar()

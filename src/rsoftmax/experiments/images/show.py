@@ -1,0 +1,31 @@
+"""A picture beside its labels: what ``rsoftmax predict --show`` writes."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from PIL import Image
+
+from rsoftmax.experiments.images.classifier import Found
+
+MOST = 15  # bars that can be read
+
+
+def draw(picture: Image.Image, found: list[Found], name: str, path: Path) -> None:
+    """The picture under its labels, and a bar for each of the first of them."""
+    shown = found[:MOST]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    left.imshow(picture)
+    left.set_axis_off()
+    left.set_title(", ".join(one.label for one in found[:6]) or "no label", fontsize=12, wrap=True)
+    left.text(0.5, -0.02, name, transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
+    right.barh([one.label for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
+    for place, one in enumerate(shown):
+        right.text(one.p + 0.01, place, one.number, va="center", fontsize=9)
+    right.set_xlim(0, 1.12)
+    right.set_ylim(max(len(shown), 4) - 0.4, -0.6)  # the first on top
+    right.set_xlabel("probability")
+    if len(found) > MOST:
+        right.set_title(f"the first {MOST} of {len(found)}", fontsize=9)
+    right.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,51 @@
+"""The paper's Figure 3: F1 on val after each epoch, for each method."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from rsoftmax.experiments.report.figure2 import LOOKS, Look, label
+from rsoftmax.experiments.results import Contest, Contestant
+
+SHOWN = {
+    one: look
+    for one, look in LOOKS.items()
+    if one not in (Contestant("softmax", "tuned"), Contestant("softmax", "p0=0.02"))
+} | {
+    Contestant("softmax", f"p0={p0}"): Look("#8a8a8a", style, "4")
+    for p0, style in ((0.15, "-"), (0.2, "--"), (0.3, ":"))
+}
+
+
+def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
+    """A panel for each set: lines are means over seeds, at the learning rate that was best for that seed."""
+    figure, axes = plt.subplots(1, len(titles), figsize=(6.2 * len(titles), 5.4), squeeze=False, layout="constrained")
+    for axis, (point, title) in zip(axes[0], titles.items(), strict=True):
+        highest = 0.0
+        for one, look in SHOWN.items():
+            curves = [_curve(methods, one) for methods in contest.rows[point].values()]
+            known = [curve for curve in curves if curve]
+            if known:
+                mean = np.mean(known, axis=0)
+                highest = max(highest, mean.max())
+                axis.plot(range(1, len(mean) + 1), mean, look.style, color=look.color, linewidth=look.width,
+                          label=label(one))  # fmt: skip
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("epoch", fontsize=9)
+        axis.set_ylim(0.45 * highest, 1.03 * highest)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("micro-F1 on val", fontsize=9)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2 * len(titles), fontsize=9, frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _curve(methods: dict[str, Any], one: Contestant) -> list[float] | None:
+    row = methods.get(one.method)
+    curve: list[float] | None = row["rules"].get(one.rule, {}).get("curve") if row else None
+    return curve
