@@ -6,7 +6,7 @@ from pathlib import Path
 from rsoftmax.experiments.contest import AVERAGES
 from rsoftmax.experiments.images import table1
 from rsoftmax.experiments.report import figure3, scores
-from rsoftmax.experiments.report.section import Claim, Section, Table, render
+from rsoftmax.experiments.report.section import Claim, Section, Table, render, weighed
 from rsoftmax.experiments.results import (
     BEST_OF_OURS,
     CONTESTANTS,
@@ -49,8 +49,7 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         settings=shown.settings,
         seeds=len(shown.held_out.seeds),
         curves=bool(curves),
-        sets=[TITLES[point] for point in _points(shown)],
-        claims=claims(shown),
+        claims=weighed(claims(shown), [TITLES[point] for point in _points(shown)]),
         table=table,
         test_last=_scores(shown.held_out, CONTESTANTS, "test_last"),
         averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],

@@ -53,6 +53,12 @@ class Claim(NamedTuple):
     holds: bool | None
 
 
+def weighed(claims: list[Claim], columns: list[str]) -> Table:
+    """Claims down; what each column's numbers say, and whether the claim holds, across."""
+    verdict = {True: "yes", False: "no", None: "?"}
+    return Table(["claim", *columns, "holds"], [[claim.text, *claim.numbers, verdict[claim.holds]] for claim in claims])
+
+
 def render(template: str, **values: Any) -> str:
     """Fill in a template of this folder."""
     environment = jinja2.Environment(

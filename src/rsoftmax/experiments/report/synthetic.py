@@ -6,7 +6,7 @@ from pathlib import Path
 from rsoftmax.experiments import results
 from rsoftmax.experiments.contest import AVERAGES, METHODS, Point
 from rsoftmax.experiments.report import figure2, scores
-from rsoftmax.experiments.report.section import Claim, Section, Table, render
+from rsoftmax.experiments.report.section import Claim, Section, Table, render, weighed
 from rsoftmax.experiments.results import (
     BEST_OF_OURS,
     CONTESTANTS,
@@ -35,7 +35,7 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         "synthetic.md.jinja",
         settings=contest.settings,
         seeds=len(contest.seeds),
-        claims=claims(contest),
+        claims=weighed(claims(contest), test.columns[1:]),
         validation=_by_classes(contest, CONTESTANTS, "validation"),
         test=test,
         test_last=_by_classes(contest, CONTESTANTS, "test_last"),
