@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from rsoftmax.cli.reproduce import Address, Engine, Jobs, Out, Quick, Seeds, _folder, _show, _sweep
+from rsoftmax.cli.experiments import Address, Engine, Jobs, Out, Quick, Seeds, do_runs, results_folder, show_report
 from rsoftmax.cli.reproduce import app as reproduce
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def images(
     from rsoftmax.experiments.images.backbone import Backbone
     from rsoftmax.experiments.images.pictures import BadPictureError
 
-    out, dataset = out or _folder(quick), str(context.command.name)
+    out, dataset = out or results_folder(quick), str(context.command.name)
     methods = list(dict.fromkeys([*only, *([save_method] if save else [])])) if only else list(METHODS)
     for method in (*methods, save_method):
         if method not in METHODS:
@@ -112,12 +112,12 @@ def images(
             way = frozen.Frozen.of(backbone, splits, cache or out / "features", skip_bad, jobs, console)
     except BadPictureError as error:
         raise typer.BadParameter(f"{error}; --skip-bad goes on without it", param_hint="--data") from None
-    _sweep(runs, way.run, out / f"{dataset}.jsonl", jobs, engine, address)
+    do_runs(runs, way.run, out / f"{dataset}.jsonl", jobs, engine, address)
     if save is not None:
         run, epoch = table1.chosen(out / f"{dataset}.jsonl", [run for run in runs if run.method == save_method])
         way.save(run, epoch, save)
         typer.echo(f"wrote {save}: {METHODS[save_method].title}, lr {run.lr:g}")
-    _show(out, "images")
+    show_report(out, "images")
 
 
 @app.command()
