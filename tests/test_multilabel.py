@@ -130,6 +130,22 @@ def test_the_expected_f1_count_in_easy_cases() -> None:
     assert expected_f1_count(torch.full((1, 100_000), -20.0)).item() == 0
 
 
+def test_what_is_known_of_no_label_decides_over_the_empty_answer() -> None:
+    u = torch.full((2, 4), -2.0)  # independent labels: none with probability 0.6
+    assert expected_f1_count(u).flatten().tolist() == [0, 0]
+    assert expected_f1_count(u, torch.tensor([[-9.0], [9.0]])).flatten().tolist() == [4, 0]
+
+
+def test_the_expected_f1_head_learns_whether_there_is_any_label() -> None:
+    head = head_of("r_softmax", "expected_f1")
+    scores, y = head.scores(spread_apart((3, 5))), torch.tensor([[0] * 6, [1, 0, 0, 0, 0, 0], [1] * 6])
+    assert scores.theta is not None
+    assert scores.none is not None
+    marginals = losses.binary_cross_entropy(scores.z - scores.theta, y, reduction="none")
+    empty = losses.binary_cross_entropy(scores.none, torch.tensor([[1], [0], [0]]), reduction="none")
+    assert_close(head.loss(scores, y, reduction="none"), marginals + empty)
+
+
 @pytest.mark.parametrize("labels", [1, 2, 3, 10, 983])
 def test_keeping_k_labels_keeps_exactly_the_k_best(labels: int) -> None:
     z = torch.randperm(labels, generator=torch.Generator().manual_seed(0)).float() / labels
@@ -197,12 +213,12 @@ def test_the_paper_loss_takes_the_true_rate_and_adds_the_count() -> None:
 
 def test_threshold_and_expected_f1_share_their_scores() -> None:
     threshold, best = head_of("t_softmax", "threshold"), head_of("r_softmax", "expected_f1")
-    best.load_state_dict(threshold.state_dict())
+    best.load_state_dict(threshold.state_dict(), strict=False)  # it learns one thing more: whether there is any label
     h = torch.randn(50, 5).double()
     scores = threshold.scores(h)
     assert scores.theta is not None
     assert torch.equal(threshold(h).labels, scores.z > scores.theta)
-    k = expected_f1_count(scores.z - scores.theta)
+    k = expected_f1_count(scores.z - scores.theta, best.scores(h).none)
     assert torch.equal(best(h).labels.sum(-1, keepdim=True), k)
     assert_close(best(h).r, 1 - k / 6, check_dtype=False)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from rsoftmax.mappings import softmax
 from rsoftmax.multilabel import MultiLabelHead, Output, Scores
 
 try:
@@ -77,7 +78,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Features are taken as they are: put a scaler before it in a pipeline if their scales differ. Sparse ``X`` and ``Y``
     stay sparse, a batch at a time; ``predict`` returns what ``Y`` was. A 1-d ``y`` of classes means that every row has
-    one label: the most probable class is predicted.
+    one label: the most probable class is predicted, and with a rate the probabilities are those of softmax.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def predict_proba(self, X: Matrix) -> NDArray[np.float32]:
         """Probabilities [rows, K]: each row sums to one, or to zero if it has no label."""
         one = self._single_label()
-        return self._gathered(_at_least_one(batch) if one else batch.p for batch in self._decoded(X))
+        return self._gathered(_of_one_label(batch) if one else batch.p for batch in self._decoded(X))
 
     def decision_function(self, X: Matrix) -> NDArray[np.float32]:
         """The scores [rows, K], less the threshold if the rate knows one: log-odds then; 1-d for two classes."""
@@ -394,7 +395,6 @@ def _tensor(rows: NDArray[Any]) -> Tensor:
     return torch.tensor(contiguous, dtype=torch.float32, device="cpu")
 
 
-def _at_least_one(output: Output) -> Tensor:
-    """The probabilities, where a row has a label for certain: if none was found, the best one."""
-    best = torch.zeros_like(output.p).scatter_(-1, output.z.argmax(-1, keepdim=True), 1)
-    return torch.where((output.p > 0).any(-1, keepdim=True), output.p, best)
+def _of_one_label(output: Output) -> Tensor:
+    """The probabilities where every row has one label: a rate, which says how many there are, has nothing to say."""
+    return output.p if output.theta is None and output.r is None else softmax(output.z)

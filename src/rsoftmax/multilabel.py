@@ -6,7 +6,7 @@ many that are is the head's ``rate``, a choice with a name:
 ================= ============= ===========================================================================
 rate              mapping       the labels are
 ================= ============= ===========================================================================
-``"expected_f1"`` ``r_softmax`` the k best, k maximising the expected F1 of the predicted marginals
+``"expected_f1"`` ``r_softmax`` the k best, k maximising the expected F1 under the predicted marginals
 ``"count"``       ``r_softmax`` the k best, k predicted by a layer of its own: the paper's head
 ``"fixed"``       ``r_softmax`` the share ``1 - r`` of best ones, ``r`` given
 ``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
@@ -59,11 +59,13 @@ class Scores(NamedTuple):
         z: logits [..., K].
         theta: the threshold that logits are measured from, [..., 1], if the rate knows one.
         c: logits of the label counts 0..K, [..., K + 1], if the rate is "count".
+        none: log-odds that there is no label at all, [..., 1], if the rate is "expected_f1".
     """
 
     z: Tensor
     theta: Tensor | None = None
     c: Tensor | None = None
+    none: Tensor | None = None
 
 
 class Output(NamedTuple):
@@ -73,6 +75,7 @@ class Output(NamedTuple):
         z: logits [..., K].
         theta: the threshold that logits are measured from, [..., 1], if the rate knows one.
         c: logits of the label counts 0..K, [..., K + 1], if the rate is "count".
+        none: log-odds that there is no label at all, [..., 1], if the rate is "expected_f1".
         r: the rate of zeros, float64 [..., 1], if the mapping is r_softmax; 1 where there is no label.
         p: probabilities [..., K]; exactly zero where the label is negative, and everywhere if there is no label.
     """
@@ -80,6 +83,7 @@ class Output(NamedTuple):
     z: Tensor
     theta: Tensor | None
     c: Tensor | None
+    none: Tensor | None
     r: Tensor | None
     p: Tensor
 
@@ -112,10 +116,10 @@ class MultiLabelHead(nn.Module):
         >>> h, y = torch.randn(2, 16), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 1, 0, 0]])
         >>> output = head(h)
         >>> output.labels
-        tensor([[False,  True,  True,  True,  True],
-                [ True,  True,  True,  True,  True]])
+        tensor([[ True,  True,  True, False,  True],
+                [ True,  True,  True,  True, False]])
         >>> head.loss(output, y)
-        tensor(3.6994, grad_fn=<MeanBackward0>)
+        tensor(4.3241, grad_fn=<AddBackward0>)
         >>> MultiLabelHead(16, labels=5, rate="count")
         MultiLabelHead(
           mapping=r_softmax, rate=count, loss=r_softmax_loss
@@ -125,8 +129,10 @@ class MultiLabelHead(nn.Module):
 
     With "count", eq. 5 takes the true number of labels in training, and the argmax of the counts otherwise: the rate is
     taught by its own cross-entropy, and the scores need not wait for it. With "threshold" and "expected_f1" everything
-    depends on ``z - theta`` alone, the log-odds of the labels. In training the loss needs :meth:`scores` only, which
-    saves decoding them. No step takes more than ``O(K log K)`` time or ``O(K)`` memory for a row.
+    depends on ``z - theta``, the log-odds of the labels; with "expected_f1" also on the log-odds of there being none,
+    which are learned apart, for labels are not independent where there is always one. In training the loss needs
+    :meth:`scores` only, which saves decoding them. No step takes more than ``O(K log K)`` time or ``O(K)`` memory for a
+    row.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, for "count" and "threshold".
     """
@@ -151,6 +157,7 @@ class MultiLabelHead(nn.Module):
         self.logits = nn.Linear(in_features, labels)
         self.threshold = nn.Linear(in_features, 1) if self.rate in ("threshold", "expected_f1") else None
         self.count = nn.Linear(in_features, labels + 1) if self.rate == "count" else None
+        self.none = nn.Linear(in_features, 1) if self.rate == "expected_f1" else None
 
     def forward(self, h: Tensor) -> Output:
         """From features [..., d] to logits, rate and probabilities."""
@@ -161,15 +168,16 @@ class MultiLabelHead(nn.Module):
         z = self.logits(h)
         theta = None if self.threshold is None else self.threshold(h)
         c = None if self.count is None else self.count(h)
-        return Scores(z, z.new_zeros(1) if self.rate == "zero" else theta, c)
+        none = None if self.none is None else self.none(h)
+        return Scores(z, z.new_zeros(1) if self.rate == "zero" else theta, c, none)
 
     def decode(self, scores: Scores) -> Output:
         """The rest of :meth:`forward`: from scores to a rate and probabilities."""
-        z, theta, c = scores
+        z, theta, c, none = scores
         match self.rate:
             case "expected_f1":
                 assert theta is not None
-                return self._best(scores, expected_f1_count(z - theta))
+                return self._best(scores, expected_f1_count(z - theta, none))
             case "count":
                 assert c is not None
                 return self._best(scores, c.argmax(-1, keepdim=True))
@@ -195,7 +203,11 @@ class MultiLabelHead(nn.Module):
                 loss = losses.r_softmax_loss(z, y, r, reduction=reduction)
             case name:
                 loss = getattr(losses, name)(z if theta is None else z - theta, y, reduction=reduction)
-        return loss if c is None else loss + losses.label_count_loss(c, y, reduction=reduction)
+        if c is not None:
+            loss = loss + losses.label_count_loss(c, y, reduction=reduction)
+        if output.none is not None:
+            loss = loss + losses.binary_cross_entropy(output.none, ~y.bool().any(-1, keepdim=True), reduction=reduction)
+        return loss
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the choices made."""
@@ -206,14 +218,15 @@ class MultiLabelHead(nn.Module):
         return Output(*scores, _rate_of_count(k, scores.z), keep_count(scores.z, k))
 
 
-def expected_f1_count(u: Tensor) -> Tensor:
+def expected_f1_count(u: Tensor, none: Tensor | None = None) -> Tensor:
     r"""The number of labels that promises the highest F1, from the log-odds of the labels.
 
     .. math:: k^* = \arg\max_k F(k), \qquad F(k) = \frac{2 \sum_{i \le k} \pi_i}{k + \sum_i \pi_i}, \qquad
-              F(0) = \prod_i (1 - \pi_i), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
+              F(0) = \mathrm{sigmoid}(\mathrm{none}), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
 
     Args:
-        u: log-odds [..., K].
+        u: log-odds of the labels, [..., K].
+        none: log-odds that there is no label, [..., 1]; if not given, as of independent labels: F(0) = prod(1 - pi).
 
     Returns:
         k, [..., 1], int64.
@@ -224,15 +237,15 @@ def expected_f1_count(u: Tensor) -> Tensor:
                 [0]])
 
     The ratio of expectations stands for the expectation of the ratio, which would take ``O(K^2)`` and more. The F1 of
-    an empty answer is 1 if there is no label and 0 otherwise: F(0) is exact.
+    an empty answer is 1 if there is no label and 0 otherwise: F(0) is the probability of that.
 
     Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
     """
     u = u.detach().to(exact(u)).sort(-1, descending=True).values
     pi, k = u.sigmoid(), torch.arange(1, u.shape[-1] + 1, device=u.device)
     some = 2 * pi.cumsum(-1) / (k + pi.sum(-1, keepdim=True))
-    none = (-F.softplus(u).sum(-1, keepdim=True)).exp()
-    return torch.cat([none, some], -1).argmax(-1, keepdim=True)
+    empty = (-F.softplus(u).sum(-1, keepdim=True)).exp() if none is None else none.detach().to(u.dtype).sigmoid()
+    return torch.cat([empty, some], -1).argmax(-1, keepdim=True)
 
 
 def keep_count(z: Tensor, k: Tensor) -> Tensor:
