@@ -60,8 +60,8 @@ def test_the_decision_function_is_measured_from_the_threshold() -> None:
     model = small("t_softmax").fit(X[TRAIN], Y[TRAIN])
     np.testing.assert_array_equal(model.decision_function(X[TEST]) > 0, model.predict(X[TEST]) == 1)
     model = small().fit(X[TRAIN], Y[TRAIN])
-    none = model.net_.module_(torch.tensor(X[TEST], dtype=torch.float32)).none
-    k = expected_f1_count(torch.tensor(model.decision_function(X[TEST])), none).flatten()
+    output = model.net_.module_(torch.tensor(X[TEST], dtype=torch.float32))
+    k = expected_f1_count(torch.tensor(model.decision_function(X[TEST])), output.none - output.theta).flatten()
     np.testing.assert_array_equal(model.predict(X[TEST]).sum(1), k)
 
 

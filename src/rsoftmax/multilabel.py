@@ -59,7 +59,7 @@ class Scores(NamedTuple):
         z: logits [..., K].
         theta: the threshold that logits are measured from, [..., 1], if the rate knows one.
         c: logits of the label counts 0..K, [..., K + 1], if the rate is "count".
-        none: log-odds that there is no label at all, [..., 1], if the rate is "expected_f1".
+        none: the logit of there being no label, [..., 1], if the rate is "expected_f1".
     """
 
     z: Tensor
@@ -75,7 +75,7 @@ class Output(NamedTuple):
         z: logits [..., K].
         theta: the threshold that logits are measured from, [..., 1], if the rate knows one.
         c: logits of the label counts 0..K, [..., K + 1], if the rate is "count".
-        none: log-odds that there is no label at all, [..., 1], if the rate is "expected_f1".
+        none: the logit of there being no label, [..., 1], if the rate is "expected_f1".
         r: the rate of zeros, float64 [..., 1], if the mapping is r_softmax; 1 where there is no label.
         p: probabilities [..., K]; exactly zero where the label is negative, and everywhere if there is no label.
     """
@@ -119,7 +119,7 @@ class MultiLabelHead(nn.Module):
         tensor([[ True,  True,  True, False,  True],
                 [ True,  True,  True,  True, False]])
         >>> head.loss(output, y)
-        tensor(4.3241, grad_fn=<AddBackward0>)
+        tensor(5.0694, grad_fn=<MeanBackward0>)
         >>> MultiLabelHead(16, labels=5, rate="count")
         MultiLabelHead(
           mapping=r_softmax, rate=count, loss=r_softmax_loss
@@ -129,10 +129,9 @@ class MultiLabelHead(nn.Module):
 
     With "count", eq. 5 takes the true number of labels in training, and the argmax of the counts otherwise: the rate is
     taught by its own cross-entropy, and the scores need not wait for it. With "threshold" and "expected_f1" everything
-    depends on ``z - theta``, the log-odds of the labels; with "expected_f1" also on the log-odds of there being none,
-    which are learned apart, for labels are not independent where there is always one. In training the loss needs
-    :meth:`scores` only, which saves decoding them. No step takes more than ``O(K log K)`` time or ``O(K)`` memory for a
-    row.
+    depends on ``z - theta``, the log-odds of the labels. With "expected_f1" that there is none is learned as one more
+    label, for labels are not independent where there is always one. In training the loss needs :meth:`scores` only,
+    which saves decoding them. No step takes more than ``O(K log K)`` time or ``O(K)`` memory for a row.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, for "count" and "threshold".
     """
@@ -154,10 +153,10 @@ class MultiLabelHead(nn.Module):
         self.rate = _checked_rate(mapping, rate, r)
         self.criterion = _checked_loss(mapping, self.rate, loss)
         self.r = r
-        self.logits = nn.Linear(in_features, labels)
+        self.labels = labels
+        self.logits = nn.Linear(in_features, labels + (self.rate == "expected_f1"))  # "no label" is one more label
         self.threshold = nn.Linear(in_features, 1) if self.rate in ("threshold", "expected_f1") else None
         self.count = nn.Linear(in_features, labels + 1) if self.rate == "count" else None
-        self.none = nn.Linear(in_features, 1) if self.rate == "expected_f1" else None
 
     def forward(self, h: Tensor) -> Output:
         """From features [..., d] to logits, rate and probabilities."""
@@ -165,11 +164,10 @@ class MultiLabelHead(nn.Module):
 
     def scores(self, h: Tensor) -> Scores:
         """The part of :meth:`forward` that the loss needs."""
-        z = self.logits(h)
+        z, *none = self.logits(h).split(self.labels, -1)
         theta = None if self.threshold is None else self.threshold(h)
         c = None if self.count is None else self.count(h)
-        none = None if self.none is None else self.none(h)
-        return Scores(z, z.new_zeros(1) if self.rate == "zero" else theta, c, none)
+        return Scores(z, z.new_zeros(1) if self.rate == "zero" else theta, c, *none)
 
     def decode(self, scores: Scores) -> Output:
         """The rest of :meth:`forward`: from scores to a rate and probabilities."""
@@ -177,7 +175,7 @@ class MultiLabelHead(nn.Module):
         match self.rate:
             case "expected_f1":
                 assert theta is not None
-                return self._best(scores, expected_f1_count(z - theta, none))
+                return self._best(scores, expected_f1_count(z - theta, None if none is None else none - theta))
             case "count":
                 assert c is not None
                 return self._best(scores, c.argmax(-1, keepdim=True))
@@ -193,7 +191,9 @@ class MultiLabelHead(nn.Module):
 
     def loss(self, output: Output | Scores, y: Tensor, *, reduction: losses.Reduction = "mean") -> Tensor:
         """What to minimise, given labels y [..., K], 0 or 1; ``reduction`` as in :mod:`rsoftmax.losses`."""
-        z, theta, c = output.z, output.theta, output.c
+        z, theta, c, none = output[:4]
+        if none is not None:
+            z, y = torch.cat([z, none], -1), torch.cat([y, ~y.bool().any(-1, keepdim=True)], -1)
         match self.criterion:
             case "t_softmax_loss":
                 assert theta is not None
@@ -203,11 +203,7 @@ class MultiLabelHead(nn.Module):
                 loss = losses.r_softmax_loss(z, y, r, reduction=reduction)
             case name:
                 loss = getattr(losses, name)(z if theta is None else z - theta, y, reduction=reduction)
-        if c is not None:
-            loss = loss + losses.label_count_loss(c, y, reduction=reduction)
-        if output.none is not None:
-            loss = loss + losses.binary_cross_entropy(output.none, ~y.bool().any(-1, keepdim=True), reduction=reduction)
-        return loss
+        return loss if c is None else loss + losses.label_count_loss(c, y, reduction=reduction)
 
     def extra_repr(self) -> str:
         """What ``repr`` shows: the choices made."""
