@@ -193,7 +193,7 @@ class MultiLabelHead(nn.Module):
         """What to minimise, given labels y [..., K], 0 or 1; ``reduction`` as in :mod:`rsoftmax.losses`."""
         z, theta, c, none = output[:4]
         if none is not None:
-            z, y = torch.cat([z, none], -1), torch.cat([y, ~y.bool().any(-1, keepdim=True)], -1)
+            z, y = torch.cat([z, none], -1), torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
         match self.criterion:
             case "t_softmax_loss":
                 assert theta is not None
