@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from rsoftmax.experiments.report.section import save
 from rsoftmax.experiments.results import OURS, PAPERS, Contest, Contestant
 from rsoftmax.experiments.synthetic import LENGTH, Draw
 
@@ -56,7 +57,7 @@ def draw(contest: Contest, split: str, path: Path, average: str = "micro") -> No
         axes[row, 0].set_ylabel(f"({letter})   {average}-F1, {split.replace('_', ', ')}", fontsize=9)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=130)
+    save(figure, path)
     plt.close(figure)
 
 

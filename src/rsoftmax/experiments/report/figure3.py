@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from rsoftmax.experiments.report.figure2 import LOOKS, Look, label
+from rsoftmax.experiments.report.section import save
 from rsoftmax.experiments.results import Contest, Contestant
 
 SHOWN = {
@@ -41,7 +42,7 @@ def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
     axes[0, 0].set_ylabel("micro-F1 on val", fontsize=9)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2 * len(titles), fontsize=9, frameon=False)
-    figure.savefig(path, dpi=130)
+    save(figure, path)
     plt.close(figure)
 
 

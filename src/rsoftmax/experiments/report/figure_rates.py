@@ -4,6 +4,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from rsoftmax.experiments.report.section import save
 from rsoftmax.experiments.results import Mean
 
 
@@ -36,5 +37,5 @@ def draw(curves: dict[str, dict[float, Mean]], papers: dict[str, float], path: P
     axes[0, 0].set_ylabel("accuracy on dev, %", fontsize=9)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=130)
+    save(figure, path)
     plt.close(figure)
