@@ -1,8 +1,9 @@
 """``rsoftmax bench``, and ``rsoftmax bench attention | finetuning | heads``."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -66,9 +67,7 @@ def attention(
             spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}" if row.rounds > 1 else ""
             table.add_row(escape(f"{row.method} {row.parameter}"), cost, f"{row.ratio:.2f}", spread)
         Console().print(table)
-    experiment.write(rows, out / "bench_attention.jsonl")
-    typer.echo(bench_attention.verdict(rows))
-    typer.echo(f"wrote {out / 'bench_attention.jsonl'}; {rows[0].machine}")
+    _end(rows, bench_attention.verdict(rows), out / "bench_attention.jsonl")
 
 
 @app.command()
@@ -93,9 +92,7 @@ def finetuning(
             spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
             table.add_row(row.attention, f"{row.median_us / 1000:.1f} ms", f"{row.ratio:.2f}", spread)
         Console().print(table)
-    experiment.write(rows, out / "bench_finetuning.jsonl")
-    typer.echo(bench_finetuning.verdict(rows))
-    typer.echo(f"wrote {out / 'bench_finetuning.jsonl'}; {rows[0].machine}")
+    _end(rows, bench_finetuning.verdict(rows), out / "bench_finetuning.jsonl")
 
 
 @app.command()
@@ -116,9 +113,13 @@ def heads(
             memory = f"{row.extra_bytes / 2**20:.1f} MiB"
             table.add_row(row.method, f"{row.median_us / 1000:.2f} ms", f"{row.ratio:.2f}", spread, memory)
         Console().print(table)
-    experiment.write(rows, out / "bench_heads.jsonl")
-    typer.echo(bench_heads.verdict(rows))
-    typer.echo(f"wrote {out / 'bench_heads.jsonl'}; {rows[0].machine}")
+    _end(rows, bench_heads.verdict(rows), out / "bench_heads.jsonl")
+
+
+def _end(rows: Sequence[Any], verdict: str, path: Path) -> None:
+    experiment.write(rows, path)
+    typer.echo(verdict)
+    typer.echo(f"wrote {path}; {rows[0].machine}")
 
 
 def _counts(threads: str) -> list[int]:
