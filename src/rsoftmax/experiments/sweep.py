@@ -6,9 +6,10 @@ all by the program that started the sweep, so workers on other machines need no 
 """
 
 import json
+import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from rsoftmax.experiments import journal, ranks
+from rsoftmax.experiments.interrupts import interruptible
 from rsoftmax.experiments.journal import Row
 
 ENGINES = ("local", "ray", "dask")
@@ -98,12 +100,14 @@ def sweep(
     failed: list[Row] = []
     if todo:
         with ExitStack() as stack:
+            stack.enter_context(interruptible())
             step = stack.enter_context(_progress(console, len(todo)))
             if ranks.together():
-                rows: Iterator[Row] = (_do(function, run) for run in todo.values())
+                rows: Generator[Row] = (_do(function, run) for run in todo.values())
             else:
                 stack.enter_context(_engine(engine, address, jobs))
                 rows = _rows(function, todo)
+            stack.callback(rows.close)
             try:
                 for row in rows:
                     if ranks.first():
@@ -117,7 +121,7 @@ def sweep(
                         have[name] = row
                     step(row)
             except KeyboardInterrupt:
-                done = sum(name in have for name in wanted)
+                done = len(wanted.keys() & finished(journal.read(path, say)).keys())
                 say(f"\nstopped; {done} of {len(wanted)} runs are in {path}; the same command goes on from there")
                 raise
     for row in failed:
@@ -127,7 +131,7 @@ def sweep(
     return [have[name] for name in wanted if name in have]
 
 
-def _rows(function: Callable[[Run], Row], todo: dict[str, Run]) -> Iterator[Row]:
+def _rows(function: Callable[[Run], Row], todo: dict[str, Run]) -> Generator[Row]:
     """The rows as they come.
 
     A worker that dies takes the sweep down and cannot say which run it died of. Runs start in order, so it is among the
@@ -189,7 +193,9 @@ def _engine(engine: str, address: str | None, jobs: int | None) -> Iterator[None
     with ExitStack() as stack:
         match engine:
             case "local":
+                deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started them
                 options = {"backend": "loky", "n_jobs": jobs or joblib.cpu_count(), "inner_max_num_threads": 1}
+                options["initializer"] = deaf
             case "ray":
                 options = {"backend": _ray(stack, address, jobs), "n_jobs": jobs or -1}
             case "dask":
