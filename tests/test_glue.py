@@ -221,7 +221,7 @@ def test_seeds_draw_their_own_rows_to_select_on_and_share_dev(data: Path) -> Non
     assert sorted(zero["validation"] + zero["train"]) == sorted(examples.train)
 
 
-SHARED = ["--quick", "--task", "RTE", "--mapping", "softmax", "--mapping", "r_softmax", "--lr", "1e-2", "--lr", "2e-2"]
+SHARED = ["--quick", "--task", "rte", "--mapping", "softmax", "--mapping", "r_softmax", "--lr", "1e-2", "--lr", "2e-2"]
 SHARED += ["--max-train-samples", "64", "--r", "0.2"]
 
 
@@ -260,7 +260,7 @@ def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--task", "CoLA"], "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'CoLA'"),
+        (["--task", "CoLA"], "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'COLA'"),
         (["--task", "RTE", "--mapping", "r_softmax", "--r", "2"], "r must be in [0, 1] with r_softmax, got 2.0"),
         (["--model", "no/such/model", "--task", "RTE"], "no/such/model"),
         (["--data", "no/such/folder", "--task", "RTE"], "'no/such/folder' is no folder"),

@@ -55,7 +55,7 @@ def glue(
 
     out = out or results_folder(quick)
     given: dict[str, Any] = {
-        "tasks": task or None,
+        "tasks": [one.upper() for one in task] if task else None,
         "mappings": mapping or None,
         "lrs": lr or None,
         "rates": r or None,

@@ -10,14 +10,12 @@ from rsoftmax.experiments.report.figure2 import LOOKS, Look, label
 from rsoftmax.experiments.report.section import save
 from rsoftmax.experiments.results import Contest, Contestant
 
-SHOWN = {
-    one: look
-    for one, look in LOOKS.items()
-    if one not in (Contestant("softmax", "tuned"), Contestant("softmax", "p0=0.02"))
-} | {
-    Contestant("softmax", f"p0={p0}"): Look("#8a8a8a", style, "4")
-    for p0, style in ((0.15, "-"), (0.2, "--"), (0.3, ":"))
-}
+SHOWN = {one: look for one, look in LOOKS.items() if one.method != "softmax"} | {
+    Contestant("softmax", f"p0={p0}"): Look(grey, style, "4")  # the higher the threshold, the darker
+    for p0, grey, style in (
+        (0.05, "0.75", "-"), (0.1, "0.65", "--"), (0.15, "0.5", "-"), (0.2, "0.35", "--"), (0.3, "0.15", ":")
+    )
+}  # fmt: skip
 
 
 def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
