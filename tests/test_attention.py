@@ -80,7 +80,7 @@ def test_softmax_is_torch_attention(way: dict[str, Any], shared: int, masking: t
     arguments, bias = masking
     inputs = qkv(shared=shared, dtype=torch.float32)
     arguments = {name: a.float() if name == "mask" and a.is_floating_point() else a for name, a in arguments.items()}
-    ours = sparse_attention(*inputs, **way, **arguments)
+    ours = sparse_attention(*inputs, **way, **arguments)  # type: ignore[call-overload]
     theirs = F.scaled_dot_product_attention(*inputs, attn_mask=bias.float(), enable_gqa=True)
     g = torch.randn_like(ours)
     assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -98,13 +98,13 @@ def test_it_is_the_mapping_of_each_row_alone(mapping: Mapping, masking: tuple[di
         free = torch.randn(2, 4, 7, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         value = mapping.parameter.domain.bend(free).requires_grad_()
     parameter: dict[str, Any] = {mapping.parameter.name: value} if mapping.parameter else {}
-    ours = sparse_attention(*inputs, mapping.name, **arguments, **parameter)
+    ours = sparse_attention(*inputs, mapping.name, **arguments, **parameter)  # type: ignore[call-overload]
     alone = one_at_a_time(mapping, *inputs, bias, value)
     assert_close(ours, alone)
     wanted = inputs if value is None else [*inputs, value]
     for found, expected in zip(*(torch.autograd.grad(o.sin().sum(), wanted) for o in (ours, alone)), strict=True):
         assert_close(found, expected)
-    output, weights = sparse_attention(*inputs, mapping.name, **arguments, return_weights=True, **parameter)
+    output, weights = sparse_attention(*inputs, mapping.name, **arguments, return_weights=True, **parameter)  # type: ignore[call-overload]
     assert_close(output, ours)
     assert_close(weights @ inputs[2].repeat_interleave(2, 1), ours)
 
@@ -348,3 +348,11 @@ def test_shapes_that_do_not_fit_are_refused(change: Any, error: type, message: s
 
 def test_every_mapping_but_the_weighted_one_is_offered() -> None:
     assert set(MAPPINGS) - set(ROW_MAPPINGS) == {"weighted_softmax"}
+
+
+def test_backward_within_autocast() -> None:
+    x = torch.randn(1, 2, 5, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = torch.autograd.grad(sparse_attention(query=x, key=x, value=x, r=0.4).float().sum(), x)
+        o = sparse_attention(x, x, x, r=0.4)
+    assert_close(inside, torch.autograd.grad(o.float().sum(), x))

@@ -2,13 +2,16 @@
 
 import copy
 import json
+import math
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
@@ -225,8 +228,9 @@ def test_a_mask_of_huge_negative_numbers_removes() -> None:
     model, batch = built("bert"), batch_for("bert")
     set_attention(model, "r_softmax", r=0.5)
     keep = batch["attention_mask"][:, None, None].bool().expand(2, 1, LONG, LONG)
-    added = torch.zeros(keep.shape).masked_fill(~keep, torch.finfo(torch.float32).min)
-    assert_close(output(model, {**batch, "attention_mask": added}), output(model, batch))
+    for number in (torch.finfo(torch.float32).min, -1e9, -1e4):
+        added = torch.zeros(keep.shape).masked_fill(~keep, number)
+        assert_close(output(model, {**batch, "attention_mask": added}), output(model, batch))
 
 
 @every_model
@@ -248,6 +252,29 @@ def test_models_that_would_stay_dense_are_refused_and_left_alone(name: str) -> N
         set_attention(model, "r_softmax", r=0.1)
     assert model.config._attn_implementation == before
     assert not [key for key in model.state_dict() if "rsoftmax" in key]
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "resnet"])
+def test_they_are_refused_by_every_other_way_too(name: str, tmp_path: Path) -> None:
+    model = built(name)
+    with pytest.raises(ValueError, match="would stay dense"):
+        model.set_attn_implementation("sparsemax")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"would stay dense|does not support"):
+        type(model).from_pretrained(tmp_path, attn_implementation="sparsemax")
+
+
+def test_attention_that_looks_its_function_up_in_another_way_is_refused() -> None:
+    config = {**SIZES, "num_attention_heads": HEADS}
+    vision = hf.Kosmos2_5VisionConfig(**config, head_dim=4, patch_embed_hidden_size=8)
+    with pytest.raises(ValueError, match="Kosmos2_5VisionAttention would stay dense"):
+        set_attention(hf.models.kosmos2_5.modeling_kosmos2_5.Kosmos2_5VisionModel(vision), "sparsemax")
+
+
+def test_a_wrapper_of_several_models_is_refused() -> None:
+    several = nn.ModuleDict({"one": built("bert"), "two": built("gpt2")})
+    with pytest.raises(ValueError, match="ModuleDict wraps several models; call it for each: one, two"):
+        set_attention(several, "sparsemax")
 
 
 def test_rates_for_the_model_its_layers_and_its_heads() -> None:
@@ -295,7 +322,10 @@ def test_encoder_and_decoder_are_named_in_order(name: str) -> None:
         ({"mapping": "r_softmax", "r": "much"}, TypeError, "r must be made of numbers, got 'much'"),
         ({"mapping": "r_softmax", "r": 1.5}, ValueError, r"r must be in \[0, 1\], got 1.5"),
         ({"mapping": "r_softmax", "r": [0.1, -1.0]}, ValueError, r"r must be in \[0, 1\], got -1.0"),
+        ({"mapping": "r_softmax", "r": -0.1}, ValueError, r"r must be in \[0, 1\], got -0.1;"),
+        ({"mapping": "r_softmax", "r": [0.1, math.nan]}, ValueError, r"r must be in \[0, 1\], got nan"),
         ({"mapping": "r_softmax"}, TypeError, "r_softmax needs r, say r=0.5"),
+        ({"mapping": "r_softmax", "r": None}, TypeError, "r_softmax needs r, say r=0.5"),
         ({"mapping": "r_softmax", "t": 1.0}, TypeError, "r_softmax takes r, got t=1.0"),
         ({"mapping": "sparsemax", "r": 0.5}, TypeError, "sparsemax takes no parameter, got r=0.5"),
         ({"mapping": "sparsemax", "learn": True}, ValueError, "sparsemax has nothing to learn"),
@@ -313,12 +343,40 @@ def test_wrong_calls_are_refused_and_change_nothing(call: dict[str, Any], error:
     assert not [key for key in model.state_dict() if "rsoftmax" in key]
 
 
+def test_a_wrong_rate_changes_no_layer() -> None:
+    model = built("bert")
+    set_attention(model, "r_softmax", r=0.2)
+    with pytest.raises(ValueError, match=r"got 1.5"):
+        set_rate(model, [0.3, 1.5])
+    assert (rates(model).values == 0.2).all()
+
+
+@pytest.mark.parametrize(
+    "r",
+    [
+        np.full((LAYERS, HEADS), 0.25),
+        np.float32(0.25),
+        [torch.tensor(0.25), torch.full((HEADS,), 0.25)],
+        (np.full(HEADS, 0.25), Fraction(1, 4)),
+    ],
+    ids=str,
+)
+def test_rates_of_any_kind_of_number_are_saved(r: Any, tmp_path: Path) -> None:
+    model = bert()
+    set_attention(model, "r_softmax", r=r)
+    set_rate(model, r)
+    model.save_pretrained(tmp_path)
+    assert (rates(hf.AutoModelForSequenceClassification.from_pretrained(tmp_path)).values == 0.25).all()
+
+
 def test_what_is_no_model_or_has_no_rate_is_said() -> None:
     with pytest.raises(TypeError, match="Linear is not a model of transformers, and wraps none"):
         set_attention(nn.Linear(2, 2), "softmax")
     model = built("bert")
     with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no rate; call set_attention"):
         set_rate(model, 0.1)
+    with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which cannot be looked into; call set_attention"):
+        sparsity(model, batch_for("bert"))
     model.set_attn_implementation("r_softmax")
     with pytest.raises(ValueError, match=r"has no r: .* call set_attention\(model, 'r_softmax', r=...\)"):
         output(model, batch_for("bert"))
@@ -511,6 +569,19 @@ def test_a_program_that_does_not_know_the_mapping_stops(tmp_path: Path) -> None:
     assert 'Specified `attn_implementation="r_softmax"` is not supported' in found.stderr
 
 
+@pytest.mark.parametrize("mapping", ["r_softmax", "sparsemax"])
+def test_a_configuration_that_was_written_by_such_a_program_still_knows(mapping: str, tmp_path: Path) -> None:
+    model, batch = bert(), batch_for("bert")
+    rate: Any = {"r": 0.3} if mapping == "r_softmax" else {}
+    set_attention(model, mapping, **rate)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["attn_implementation"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert_close(output(read, batch), output(model, batch))
+
+
 def test_the_error_without_transformers_says_what_to_install() -> None:
     program = "import sys; sys.modules['transformers'] = None; import rsoftmax.huggingface"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -633,7 +704,12 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no shape 'square'; use one of linear, cosine, constant"):
         SparsitySchedule(0.1, shape="square")
     model = bert()
-    with pytest.raises(ValueError, match="has no rate; call set_attention"):
+    with pytest.raises(ValueError, match="the model uses 'sdpa'; call set_attention"):
+        trained(tmp_path, model, [SparsitySchedule(0.1)])
+    with pytest.raises(ValueError, match=re.escape("r must be in [0, 1], got 1.5")):
+        SparsitySchedule(1.5)
+    set_attention(model, "r_softmax", r=0.2, learn=True)
+    with pytest.raises(ValueError, match="the model learns its rates"):
         trained(tmp_path, model, [SparsitySchedule(0.1)])
     set_attention(model, "r_softmax", r=0.0)
     with pytest.raises(ValueError, match="2 layers x 4 heads"):
@@ -641,6 +717,7 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     set_attention(model, "t_softmax", t=2.0)
     with pytest.raises(ValueError, match=re.escape("SparsitySchedule is for r_softmax")):
         trained(tmp_path, model, [SparsitySchedule(0.1)])
+    assert (rates(model).values == 2.0).all()
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ def sparse_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    /,
     mapping: str = ...,
     r: Value | None = ...,
     mask: Tensor | None = ...,
@@ -51,7 +50,6 @@ def sparse_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    /,
     mapping: str = ...,
     r: Value | None = ...,
     mask: Tensor | None = ...,
@@ -68,7 +66,6 @@ def sparse_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    /,
     mapping: str = "r_softmax",
     r: Value | None = None,
     mask: Tensor | None = None,
@@ -122,7 +119,7 @@ def sparse_attention(
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"{NAME}: dropout_p must be in [0, 1], got {dropout_p!r}; 0.1 drops a tenth of the weights")
     if scale is None:
-        scale = 1 / math.sqrt(query.shape[-1])
+        scale = 1 / math.sqrt(max(query.shape[-1], 1))
     number = None if isinstance(setting, Tensor) else setting
     call = _Call(chosen, number, scale, is_causal, dropout_p)
     inputs = _inputs(sizes, query, key, value, mask, chosen, setting)
@@ -383,12 +380,14 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         call, x, needed = ctx.call, _Inputs(*ctx.saved_tensors), ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled() or not ordinary(g):  # the gradient is to be differentiated, or is transformed
-            return None, *_gradients_by_definition(call, x, g, needed)
-        d = _Inputs(*(_zeros(tensor, need) for tensor, need in zip(x, needed, strict=True)))
-        for number, block in enumerate(_blocks(call, x)):
-            _add_gradients(call, number, block, block.of(x), block.of(d), g[block.batch, block.heads, :, block.rows])
-        return None, *d
+        with torch.autocast(g.device.type, enabled=False):
+            if torch.is_grad_enabled() or not ordinary(g):  # the gradient is to be differentiated, or is transformed
+                return None, *_gradients_by_definition(call, x, g, needed)
+            d = _Inputs(*(_zeros(tensor, need) for tensor, need in zip(x, needed, strict=True)))
+            for number, block in enumerate(_blocks(call, x)):
+                part = g[block.batch, block.heads, :, block.rows]
+                _add_gradients(call, number, block, block.of(x), block.of(d), part)
+            return None, *d
 
 
 def _zeros(tensor: Any, needed: bool) -> Any:

@@ -18,6 +18,9 @@ from rsoftmax.huggingface.rate import Rate
 HOLDER = "rsoftmax"
 """The submodule of an attention module, and the entry of a configuration, that hold the mapping's parameter."""
 
+HIDDEN = -1000.0
+"""What is added to a score to hide it is this or less: softmax gives such a key exactly nothing in any precision."""
+
 Observer = Callable[[nn.Module, Tensor, Tensor | None], None]
 _observers: list[Observer] = []
 
@@ -127,11 +130,11 @@ def _parameter(mapping: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def _cut(mask: Tensor | None, keys: int) -> Tensor | None:
-    """The mask of these keys; what models of the older kind subtract a huge number from is removed, not just small."""
+    """The mask of these keys; what models of the older kind subtract a large number from is removed, not just small."""
     if mask is None or mask.dtype == torch.bool:
         return mask if mask is None else mask[..., :keys]
     mask = mask[..., :keys]
-    return mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -math.inf)
+    return mask.masked_fill(mask <= HIDDEN, -math.inf)
 
 
 def _with_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:

@@ -33,7 +33,7 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
         layers.0.attention  0.200  0.200  0.200
         layers.1.attention  0.400  0.400  0.400
 
-    A module that several layers share counts them together.
+    A module that several layers share counts them together; one that the batch does not go through is left out.
     """
     zeros: dict[nn.Module, Tensor] = {}
     kept: dict[nn.Module, Tensor] = {}
@@ -48,9 +48,8 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
         zeros[module] = zeros.get(module, 0) + ((weights == 0) & keep).sum((0, 2, 3))
         kept[module] = kept.get(module, 0) + keep.sum((0, 2, 3))
 
-    _run(model, batch, count)
-    modules = attention_modules(host)
-    return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in modules.items()})
+    called = _run(model, batch, count)
+    return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in called.items()})
 
 
 def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, removed: float = 0.0) -> dict[str, Tensor]:
@@ -80,14 +79,24 @@ def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, removed: fl
     def keep(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
         found[module] = weights if mask is None else weights.masked_fill(~mask, removed)
 
-    _run(model, batch, keep)
-    return {name: found[module] for name, module in attention_modules(host_of(model)).items()}
+    return {name: found[module] for name, module in _run(model, batch, keep).items()}
 
 
-def _run(model: nn.Module, batch: Mapping[str, Any], observe: Observer) -> None:
+def _run(model: nn.Module, batch: Mapping[str, Any], observe: Observer) -> dict[str, nn.Module]:
+    """The attention modules that the batch went through, each call of which was shown."""
+    called = set()
+
+    def see(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
+        called.add(module)
+        observe(module, weights, mask)
+
     training = model.training
     try:
-        with torch.no_grad(), observing(observe):
+        with torch.no_grad(), observing(see):
             model.eval()(**batch)
     finally:
         model.train(training)
+    if not called:
+        used = host_of(model).config._attn_implementation
+        raise ValueError(f"the model uses {used!r} attention, which cannot be looked into; call set_attention first")
+    return {name: module for name, module in attention_modules(host_of(model)).items() if module in called}

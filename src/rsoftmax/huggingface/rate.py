@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax.modules import MODULES, ParametricModule
-from rsoftmax.rows import Parameter
+from rsoftmax.rows import Parameter, inside_domain
 
 Rates = float | Sequence[float] | Sequence[Sequence[float]] | Tensor
 """A number for the whole model, one for each layer, or one for each head of each layer."""
@@ -64,6 +64,9 @@ def spread(value: Rates, parameter: Parameter, heads: Sequence[int]) -> list[Ten
         rows = [torch.as_tensor(item, dtype=torch.float32, device="cpu").detach() for item in items]
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"set_attention: {letter} must be made of numbers, got {value!r}") from None
+    for row in filter(Tensor.numel, rows):
+        for end in row.aminmax():
+            inside_domain("set_attention", parameter, float(f"{end:.7g}"))  # as it was typed, not as float32 has it
     if len(rows) == count and all(row.shape in ((), (size,)) for row, size in zip(rows, heads, strict=True)):
         return [row.expand(size).clone() for row, size in zip(rows, heads, strict=True)]
     sizes = " or ".join(map(str, sorted(set(heads))))
@@ -72,3 +75,10 @@ def spread(value: Rates, parameter: Parameter, heads: Sequence[int]) -> list[Ten
         f"set_attention: {letter} must be a number, {count} numbers (one for each layer) or a table of {count} layers x"
         f" {sizes} heads, got {found}; layers(model) names the layers in their order"
     )
+
+
+def plain(value: Any) -> Any:
+    """The same numbers in the types that JSON has."""
+    if hasattr(value, "tolist"):  # tensors, and what is NumPy's
+        return value.tolist()
+    return float(value) if isinstance(value, Real) else [plain(item) for item in value]

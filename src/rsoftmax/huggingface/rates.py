@@ -2,17 +2,18 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.heads import HeadTable
 from rsoftmax.huggingface.interface import HOLDER
-from rsoftmax.huggingface.rate import Rate, Rates, spread
+from rsoftmax.huggingface.rate import Rate, Rates, plain, spread
 from rsoftmax.rows import Parameter
 
 WORKS = (
@@ -29,7 +30,7 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
         mapping: a name in ``rsoftmax.MAPPINGS`` other than ``weighted_softmax``.
         learn: train the parameter with the model, one for each head, from the value given; it cannot leave its domain.
         parameter: the mapping's parameter under its own letter, ``r=0.15``: a number, one for each layer, or a table
-            ``[layers, heads]``, as lists or as a tensor. :func:`layers` names the layers in their order.
+            ``[layers, heads]``, as lists, tensors or arrays. :func:`layers` names the layers in their order.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -45,7 +46,10 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
     """
     host = host_of(model)
     value = _checked_call(mapping, learn, parameter)
-    modules = _all_sparse(host)
+    modules = attention_modules(host)
+    refuse_dense(host)
+    if not modules:
+        raise ValueError(_refused(host, "it has no attention that can be replaced"))
     rates: list[Rate | None] = [None] * len(modules)
     if (letter := ROW_MAPPINGS[mapping].parameter) and value is not None:
         rates = [Rate(mapping, row, learn) for row in spread(value, letter, _heads(modules))]
@@ -54,7 +58,7 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
     for name, module in modules.items():
         if module.config._attn_implementation != mapping:  # type: ignore[union-attr]
             host.set_attn_implementation(before)
-            raise ValueError(f"set_attention: {type(host).__name__} is refused: {name} would stay {before!r}")
+            raise ValueError(_refused(host, f"{name} would stay {before!r}"))
     for module, rate in zip(modules.values(), rates, strict=True):
         _attach(module, rate)
     _remember(host, value, learn)
@@ -150,11 +154,22 @@ def parameter_groups(model: nn.Module, lr: float, rate_lr: float = 0.01) -> list
 
 
 def host_of(model: nn.Module) -> PreTrainedModel:
-    """The model of transformers in a module: itself, or the first that it wraps."""
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            return module
-    raise TypeError(f"set_attention: {type(model).__name__} is not a model of transformers, and wraps none")
+    """The model of transformers in a module: itself, or the one that it wraps."""
+    hosts = dict(_outermost(model, ""))
+    if len(hosts) == 1:
+        return next(iter(hosts.values()))
+    kind = type(model).__name__
+    if not hosts:
+        raise TypeError(f"set_attention: {kind} is not a model of transformers, and wraps none")
+    raise ValueError(f"set_attention: {kind} wraps several models; call it for each: {', '.join(hosts)}")
+
+
+def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedModel]]:
+    if isinstance(module, PreTrainedModel):
+        yield name, module
+    else:
+        for part, child in module.named_children():
+            yield from _outermost(child, f"{name}.{part}" if name else part)
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -177,7 +192,10 @@ def rates_of(host: PreTrainedModel) -> dict[str, Rate]:
 def build_rates(host: PreTrainedModel) -> None:
     """Give a model under construction the rates that its configuration names."""
     setting, mapping = getattr(host.config, HOLDER, None), host.config._attn_implementation
-    parameter = ROW_MAPPINGS[mapping].parameter if mapping in ROW_MAPPINGS else None
+    if mapping not in ROW_MAPPINGS:
+        return
+    refuse_dense(host)
+    parameter = ROW_MAPPINGS[mapping].parameter
     if not setting or parameter is None or parameter.name not in setting:
         return
     modules = attention_modules(host)
@@ -199,8 +217,7 @@ def _remember(host: PreTrainedModel, value: Rates | None, learn: bool) -> None:
     vars(host.config).pop(HOLDER, None)
     parameter = ROW_MAPPINGS[host.config._attn_implementation].parameter
     if parameter is not None:
-        plain = value.tolist() if isinstance(value, Tensor) else value
-        setattr(host.config, HOLDER, {parameter.name: plain, "learn": learn})
+        setattr(host.config, HOLDER, {parameter.name: plain(value), "learn": learn})
 
 
 def _checked_call(mapping: str, learn: bool, given: dict[str, Rates]) -> Rates | None:
@@ -216,26 +233,30 @@ def _checked_call(mapping: str, learn: bool, given: dict[str, Rates]) -> Rates |
             raise ValueError(f"set_attention: {mapping} has nothing to learn; r_softmax and t_softmax have")
         return None
     default: Any = inspect.signature(function).parameters[letter].default
-    if letter not in given and default is inspect.Parameter.empty:
+    value: Rates | None = given.get(letter, None if default is inspect.Parameter.empty else default)
+    if value is None:
         raise TypeError(f"set_attention: {mapping} needs {letter}, say {letter}={parameter.example}")
-    value: Rates = given.get(letter, default)
     return value
 
 
-def _all_sparse(host: PreTrainedModel) -> dict[str, nn.Module]:
-    """The attention modules, if they are all the attention there is."""
-    modules = attention_modules(host)
+def refuse_dense(host: PreTrainedModel) -> None:
+    """Refuse a model of which a part computes weights of its own."""
     dense = sorted({type(module).__name__ for module in host.modules() if _own_attention(type(module))})
-    if dense or not modules:
-        why = f"{', '.join(dense)} would stay dense" if dense else "it has no attention that can be replaced"
-        raise ValueError(f"set_attention: {type(host).__name__} is refused: {why}. What works: {WORKS}")
-    return modules
+    if dense:
+        raise ValueError(_refused(host, f"{', '.join(dense)} would stay dense"))
+
+
+def _refused(host: PreTrainedModel, why: str) -> str:
+    return f"sparse attention: {type(host).__name__} is refused: {why}. What works: {WORKS}"
+
+
+OWN = {"softmax", "scaled_dot_product_attention", "eager_attention_forward", "ALL_ATTENTION_FUNCTIONS"}
 
 
 def _own_attention(kind: type) -> bool:
-    """Whether modules of this class compute weights of their own."""
+    """Whether modules of this class compute weights of their own, or ask for them in a way that we cannot answer."""
     names = _names(kind)
-    computes = "get_interface" not in names and names & {"softmax", "scaled_dot_product_attention"}
+    computes = "get_interface" not in names and names & OWN
     return issubclass(kind, nn.MultiheadAttention) or bool(computes and re.search("Attention|Attn", kind.__name__))
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rsoftmax.huggingface.rate import Rates
-from rsoftmax.huggingface.rates import host_of, rates, set_rate
+from rsoftmax.huggingface.rates import host_of, rates, rates_of, set_rate
 from rsoftmax.schedules import SHAPES
 
 
@@ -34,21 +34,27 @@ class SparsitySchedule(TrainerCallback):
         if shape not in SHAPES:
             raise ValueError(f"SparsitySchedule: there is no shape {shape!r}; use one of {', '.join(SHAPES)}")
         self.r, self.shape = torch.as_tensor(r, dtype=torch.float64), SHAPES[shape]
+        if not ((self.r >= 0) & (self.r <= 1)).all():
+            raise ValueError(f"SparsitySchedule: r must be in [0, 1], got {r!r}")
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Look whether the final rate fits the model, before it trains."""
-        set_rate(kwargs["model"], self.r)
-        if (used := host_of(kwargs["model"]).config._attn_implementation) != "r_softmax":
-            raise ValueError(f"SparsitySchedule is for r_softmax, and the model uses {used!r}")
+        host = host_of(kwargs["model"])
+        if (used := host.config._attn_implementation) != "r_softmax":
+            remedy = "call set_attention(model, 'r_softmax', r=0) first"
+            raise ValueError(f"SparsitySchedule is for r_softmax, and the model uses {used!r}; {remedy}")
+        if any(rate.stored.requires_grad for rate in rates_of(host).values()):
+            raise ValueError("SparsitySchedule: the model learns its rates; use either, set_attention(learn=False)")
+        set_rate(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the rate of this step."""
-        done = min(state.global_step + 1, state.max_steps) / state.max_steps
+        done = min((state.global_step + 1) / max(state.max_steps, 1), 1.0)
         set_rate(kwargs["model"], self.r * self.shape(done))
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
