@@ -129,9 +129,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: 
         ),
         (
             b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\xff\tb\tentailment\n",
-            "dev.tsv, line 3: not UTF-8: invalid start byte at byte 2",
+            "dev.tsv, line 3: 'utf-8' codec can't decode byte 0xff in position 1: invalid start byte; --skip-bad",
         ),
-        (b"sentence1\tsentence2\tlabel\na\rb\tb\tentailment\n", "dev.tsv, line 2: new-line character seen"),
+        (b"sentence1\tsentence2\tlabel\ra\tb\tentailment\r", "dev.tsv, line 1: no column 'label'"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_name_and_line(
@@ -262,7 +262,11 @@ def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
     [
         (["--task", "CoLA"], "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'COLA'"),
         (["--task", "RTE", "--mapping", "r_softmax", "--r", "2"], "r must be in [0, 1] with r_softmax, got 2.0"),
-        (["--model", "no/such/model", "--task", "RTE"], "no/such/model"),
+        (["--task", "RTE", "--mapping", "softmax", "--r", "0.1"], "softmax takes no r"),
+        (["--task", "RTE", "--mapping", "softmacs"], "mapping must be one of softmax, "),
+        (["--task", "RTE", "--epochs", "0"], "epochs must be above 0, got 0.0"),
+        (["--task", "RTE", "--lr", "-1"], "lr must be above 0, got -1.0"),
+        (["--model", "no/such/model", "--task", "RTE"], "the model 'no/such/model'"),
         (["--data", "no/such/folder", "--task", "RTE"], "'no/such/folder' is no folder"),
     ],
 )

@@ -81,8 +81,12 @@ def finetuning(
     from rsoftmax.experiments import bench_finetuning
 
     counts = _counts(threads)
-    out.mkdir(parents=True, exist_ok=True)
     rows: list[bench_finetuning.Row] = []
+    try:
+        bench_finetuning.check(model)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{model!r}: {error}", param_hint="--model") from None
+    out.mkdir(parents=True, exist_ok=True)
     for group in bench_finetuning.run(model, counts, quick):
         rows += group
         first = group[0]

@@ -39,6 +39,7 @@ def glue(
     Under torchrun all processes train one model at a time:
     torchrun --nproc_per_node 2 -m -- rsoftmax reproduce glue ...
     """
+    from dataclasses import replace
     from functools import partial
 
     import torch
@@ -54,6 +55,8 @@ def glue(
         ) from None
 
     out = out or results_folder(quick)
+    if r and mapping and not any(map(experiment.takes_r, mapping)):
+        raise typer.BadParameter(f"{', '.join(mapping)} takes no r", param_hint="--r")
     given: dict[str, Any] = {
         "tasks": [one.upper() for one in task] if task else None,
         "mappings": mapping or None,
@@ -69,10 +72,10 @@ def glue(
     try:
         runs = (experiment.quick_grid if quick else experiment.grid)(
             seeds=seeds,
-            model=experiment.name(model),
-            data=experiment.name(data),
+            model=experiment.name(model, "*.safetensors", "*.json", "*.txt"),
             **{name: value for name, value in given.items() if value is not None},
         )
+        runs = [replace(run, data=experiment.name(data, f"{run.task}/*.tsv")) for run in runs]
         skipped = finetune.check(model, data, runs, skip_bad)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None

@@ -39,10 +39,16 @@ class Row:
     torch: str = torch.__version__
 
 
+def check(model: str) -> None:
+    """Find out before anything is timed whether the model can be read and be made sparse."""
+    _quiet()
+    for name in ATTENTIONS:
+        _network(model, name)
+
+
 def run(model: str, threads: list[int], quick: bool) -> Iterator[list[Row]]:
     """The whole benchmark, group by group; ``model`` is a folder or a name on the hub."""
-    logging.set_verbosity_error()  # it would say that the classifier is new
-    logging.disable_progress_bar()
+    _quiet()
     before = torch.get_num_threads()
     try:
         for count in threads:
@@ -58,9 +64,7 @@ def run(model: str, threads: list[int], quick: bool) -> Iterator[list[Row]]:
 def _step(model: str, attention: str, batch: int, tokens: int) -> Callable[[], object]:
     """Forward, loss, backward and AdamW, dropout included, on words drawn at random."""
     torch.manual_seed(0)
-    network = AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
-    if attention != SDPA:
-        set_attention(network, attention, **ATTENTIONS[attention])
+    network = _network(model, attention)
     optimizer = torch.optim.AdamW(network.train().parameters(), lr=1e-5)
     words = torch.randint(network.config.vocab_size, (batch, tokens))
     kept = torch.arange(tokens) < torch.randint(tokens // 2, tokens + 1, (batch, 1))  # padded, as batches are
@@ -72,6 +76,18 @@ def _step(model: str, attention: str, batch: int, tokens: int) -> Callable[[], o
         optimizer.step()
 
     return step
+
+
+def _network(model: str, attention: str) -> Any:
+    network = AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
+    if attention != SDPA:
+        set_attention(network, attention, **ATTENTIONS[attention])
+    return network
+
+
+def _quiet() -> None:
+    logging.set_verbosity_error()  # it would say that the classifier is new
+    logging.disable_progress_bar()
 
 
 def _name(model: str) -> str:

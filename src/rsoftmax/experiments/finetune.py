@@ -40,8 +40,11 @@ def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) ->
         How many rows of each task are left out.
     """
     _quiet()
-    AutoTokenizer.from_pretrained(model)
-    _network(model, runs[0])
+    try:
+        AutoTokenizer.from_pretrained(model)
+        _network(model, runs[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the model {model!r}: {error}") from None
     return {task: glue_data.read(data, task, skip_bad).skipped for task in dict.fromkeys(run.task for run in runs)}
 
 
@@ -58,9 +61,10 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
     set_seed(run.seed)
     tokenizer = AutoTokenizer.from_pretrained(model)
     parts = _parts(glue_data.read(data, run.task, skip_bad), run)
-    encoded = {part: _encode(rows, tokenizer, run.max_length) for part, rows in parts.items()}
-    collate = DataCollatorWithPadding(tokenizer)
     network = _network(model, run)
+    length = min(run.max_length, getattr(network.config, "max_position_embeddings", run.max_length))
+    encoded = {part: _encode(rows, tokenizer, length) for part, rows in parts.items()}
+    collate = DataCollatorWithPadding(tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             network,

@@ -7,8 +7,11 @@ with a learning rate that falls linearly to 0, no warm-up and no weight decay. O
 set aside, and selects the learning rate and r in the number that dev had no part in.
 """
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,9 @@ class Run:
         if takes_r(self.mapping) == (self.r is None) or (self.r is not None and not 0 <= self.r <= 1):
             wanted = "must be in [0, 1]" if takes_r(self.mapping) else "must not be given"
             raise ValueError(f"r {wanted} with {self.mapping}, got {self.r}")
+        for what, number in (("epochs", self.epochs), ("lr", self.lr)):
+            if not 0 < number < math.inf:
+                raise ValueError(f"{what} must be above 0, got {number}")
 
 
 def grid(
@@ -75,7 +81,7 @@ def grid(
 ) -> list[Run]:
     """Table 2 in full, or a part of it."""
     return [
-        Run(task, mapping, r, lr, epochs or (5 if task == "MRPC" else 3), seed, **rest)
+        Run(task, mapping, r, lr, (5 if task == "MRPC" else 3) if epochs is None else epochs, seed, **rest)
         for seed in range(seeds)
         for task in tasks
         for mapping in mappings
@@ -92,19 +98,30 @@ def quick_grid(tasks: Sequence[str] = ("MRPC", "RTE"), **rest: Any) -> list[Run]
 
 def takes_r(mapping: str) -> bool:
     """Whether r is among the things to try."""
-    parameter = ROW_MAPPINGS[mapping].parameter
+    parameter = ROW_MAPPINGS[mapping].parameter if mapping in ROW_MAPPINGS else None
     return parameter is not None and parameter.name == "r"
 
 
-def name(source: str) -> str:
-    """What a model or a set is called in rows: its name on the hub, or its folder's, without the way there.
+@cache
+def name(source: str, *patterns: str) -> str:
+    """What a model or a set is called in rows: its name on the hub, or its folder's and a hash of its files.
 
     Example:
-        >>> name("google-bert/bert-base-uncased")
+        >>> name("google-bert/bert-base-uncased", "*.safetensors")
         'google-bert/bert-base-uncased'
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory(suffix="-tiny") as folder:
-        ...     name(folder) == folder.split("/")[-1]
+        ...     name(folder, "*.safetensors") == folder.split("/")[-1] + "@e3b0c442"
         True
+
+    Without the way there, which is nobody else's, and with the hash, as folders of the same name are not the same.
     """
-    return Path(source).absolute().name if Path(source).is_dir() else source
+    folder = Path(source).absolute()
+    if not folder.is_dir():
+        return source
+    digest = hashlib.sha256()
+    for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
+        digest.update(file.relative_to(folder).as_posix().encode())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return f"{folder.name}@{digest.hexdigest()[:8]}"

@@ -110,7 +110,7 @@ def _trial(row: Row) -> Trial | None:
 
 def _shared(run: Run) -> Run:
     """What the runs of a task have in common."""
-    return replace(run, mapping="softmax", r=None, lr=0, seed=0)
+    return replace(run, mapping="softmax", r=None, lr=Run.lr, seed=0)
 
 
 def _mean(trials: Sequence[Trial], metric: str = "accuracy") -> Mean | None:
