@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from typer.testing import CliRunner
 
@@ -151,6 +152,7 @@ def test_coco_is_read_from_its_annotations(coco_folder: Path) -> None:
         ),
         ("cat_val.txt", "000016 -1\n", "", r"cat_val.txt and bird_val.txt differ in the picture 000016"),
         ("cat_val.txt", None, "", r"cat_val.txt: has no lines"),
+        ("cat_val.txt", "000016 -1", "000016 -1\n000016 1", r"cat_val.txt, line 2: says otherwise of 000016"),
     ],
 )
 def test_a_broken_list_is_named(file: str, old: str | None, new: str, message: str, kit: Path) -> None:
@@ -165,9 +167,13 @@ def test_what_is_missing_is_named(kit: Path, coco_folder: Path) -> None:
         voc.read(Path("nowhere"))
     with pytest.raises(FileNotFoundError, match="wanted a folder with ImageSets/Main and JPEGImages, and it has none"):
         voc.read(coco_folder)
-    (kit / "VOC2007/ImageSets/Main/cat_val.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"cat_val.txt does not exist"):
-        voc.read(kit)
+    for split in ("val", "train"):
+        path = kit / f"VOC2007/ImageSets/Main/cat_{split}.txt"
+        text = path.read_text()
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=rf"cat_{split}.txt does not exist"):
+            voc.read(kit)
+        path.write_text(text)
     with pytest.raises(FileNotFoundError, match=r"wanted a file instances_train<year>.json, and it has none"):
         coco.read(kit)
     (coco_folder / "val2017").rename(coco_folder / "elsewhere")
@@ -178,8 +184,18 @@ def test_what_is_missing_is_named(kit: Path, coco_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"images"', '"pictures"', r"instances_val2017.json: has no 'images'"),
-        ('"image_id": 0', '"image_id": 5', r"instances_val2017.json: annotation 0 speaks of 5, which is not listed"),
+        ('"images"', '"pictures"', r"instances_val2017.json: has no list 'images'"),
+        (
+            '"image_id": 0',
+            '"image_id": 5',
+            r"val2017.json: no image and category are listed for the annotation {'id': 0,",
+        ),
+        ('"file_name": ', '"name": ', r"instances_val2017.json: wanted an id and a file_name, got {'id': 0"),
+        (
+            '"id": 10, "file_name"',
+            '"id": 0, "file_name"',
+            r"instances_val2017.json: the id or the file_name of {'id': 0",
+        ),
         ('"cat"', '"dog"', r"instances_val2017.json: its categories are not those of instances_train2017.json"),
         ("}", "", r"instances_val2017.json: not JSON of COCO's kind"),
     ],
@@ -267,8 +283,8 @@ def test_bad_pictures_stop_everything_or_are_counted(kit: Path, tiny: Path, tmp_
     console = Console(record=True, quiet=True)
     frozen = Frozen.of(backbone, splits, tmp_path, True, 1, console)
     kept = [i for i in range(TRAIN) if i not in (5, 9)]
-    np.testing.assert_array_equal(frozen.train.labels, splits.train.labels[kept])
-    assert len(frozen.val.labels) == VAL - 1
+    np.testing.assert_array_equal(frozen.splits.train.labels, splits.train.labels[kept])
+    assert len(frozen.splits.val) == VAL - 1
     bad = features.load(frozen.train.file).bad
     assert [text.split(":")[0] for text in bad] == names
     with pytest.raises(BadPictureError, match=r"000005.jpg"):  # from the cache, too
@@ -384,7 +400,7 @@ def test_a_saved_model_says_the_same(tiny: Path, tmp_path: Path) -> None:
     assert sum(one.p for one in found[0]) == pytest.approx(1, abs=1e-6)
     with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax reproduce voc --save"):
         PictureClassifier.load(tmp_path)
-    with pytest.raises(ValueError, match="it is a model of another kind"):
+    with pytest.raises(ValueError, match="that of a model of another kind"):
         PictureClassifier.load(tiny)
 
 
@@ -404,6 +420,7 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     again = rsoftmax(*words)
     assert "features of" not in again
     assert "4 of 4 runs are in" in again
+    assert "holds something else; name a new folder" in rsoftmax(*words, "--save", str(tiny), code=2)
 
     shown = rsoftmax("predict", str(saved), str(kit / "VOC2007/JPEGImages"), "--show", str(tmp_path / "shown"))
     assert re.search(r"000000.jpg: (\w+ [\d.]+,? ?)+ 000001.jpg", shown)
@@ -416,6 +433,18 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     rsoftmax("predict", str(saved), str(one), "--show", str(tmp_path / "one.png"))
     with Image.open(tmp_path / "one.png") as picture:
         assert picture.size[0] > 800
+    before = one.read_bytes()
+    for place, message in (
+        (one, "is where the pictures are"),
+        (tmp_path / "one.xyz", "does not end in "),
+    ):
+        assert message in rsoftmax("predict", str(saved), str(one), "--show", str(place), code=2)
+    assert one.read_bytes() == before
+    dollars = one.rename(one.with_name(r"a_$\frac$.jpg"))
+    rsoftmax("predict", str(saved), str(dollars), "--show", str(tmp_path / "dollars.png"))
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert "saved is damaged: " in rsoftmax("predict", str(saved), str(dollars), code=2)
 
 
 def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tmp_path: Path) -> None:
@@ -437,11 +466,53 @@ def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tm
         (["--model", "nowhere"], "no model can be loaded from 'nowhere'"),
         (["--only", "hardmax"], "no method is called 'hardmax'; there are softmax"),
         (["--augment"], "--frozen sees each picture once; use --finetune"),
+        (["--lr", "-1"], "a learning rate must be above 0, got -1.0"),
+        (["--pictures", "2"], "2 training pictures are too few with a share of 0.2 held out"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(words: list[str], message: str, kit: Path, tiny: Path) -> None:
     usual = ["--data", str(kit), "--model", str(tiny)]  # of an option that is given twice, the last counts
+    usual += ["--cache", str(kit / "cache"), "--jobs", "1"]
     assert message in rsoftmax("reproduce", "voc", *usual, *words, code=2)
+
+
+def test_weights_that_are_not_in_the_file_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "part"))
+    weights = load_file(folder / "model.safetensors")
+    lost = max(weights)
+    del weights[lost]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"its file lacks {lost}, which would be drawn at random"):
+        Backbone.load(str(folder))
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"no model can be loaded from .*part"):
+        Backbone.load(str(folder))
+
+
+def test_code_of_a_model_folder_is_not_run(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "evil"))
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings |= {"auto_map": {"AutoImageProcessor": "evil.Evil"}, "image_processor_type": "Evil"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    with pytest.raises(ValueError, match="no model can be loaded from"):
+        Backbone.load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_features_are_computed_anew_when_a_picture_is_repaired(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    path = kit / "VOC2007/JPEGImages/000005.jpg"
+    whole = path.read_bytes()
+    path.write_bytes(bytes(len(whole)))  # as large as before, so the features have the same name
+    backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
+    first = features.extract(backbone, train, tmp_path, skip_bad=True, jobs=1, console=QUIET)
+    assert len(features.load(first).bad) == 1
+    path.write_bytes(whole)
+    assert features.extract(backbone, train, tmp_path, jobs=1, console=QUIET) == first
+    assert not features.load(first).bad
+    first.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"cannot be read: .*; delete it, and it is computed anew"):
+        features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
 
 
 def test_without_datasets_a_hub_id_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,3 +560,21 @@ def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> Non
     claims = section.claims(found)
     assert [claim.holds for claim in claims] == [True, True, False, False, True, True, True]
     assert claims[2].numbers == ["-0.50 ± 0.00"] * 2  # enough on VOC, too little on COCO
+
+
+def test_other_shares_and_rows_of_other_versions_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "voc.jsonl"
+    runs = table1.grid(["bce"], seeds=1, model="m", data="d")
+    for run in (*runs, replace(runs[0], selection_share=0.4)):
+        journal.append(path, made_up(run))
+    journal.append(path, {**made_up(runs[0]), "run": {"flavour": "sweet"}})
+    notices: list[str] = []
+    found = table1.read(tmp_path, notices.append)
+    assert found is not None
+    assert found.shares == {"voc": 0.2}
+    assert len(notices) == 2
+    assert "1 rows are no runs that this version knows" in notices[0]
+    assert "mixes runs that hold out different shares; shown are those with 0.2" in notices[1]
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*reversed(lines), ""]))
+    assert table1.read(tmp_path, notices.append) == found

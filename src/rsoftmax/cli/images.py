@@ -76,6 +76,7 @@ def images(
     from rsoftmax.experiments.images import finetune as whole
     from rsoftmax.experiments.images import frozen, table1
     from rsoftmax.experiments.images.backbone import Backbone
+    from rsoftmax.experiments.images.classifier import check_place
     from rsoftmax.experiments.images.pictures import BadPictureError
 
     out, dataset = out or results_folder(quick), str(context.command.name)
@@ -85,37 +86,42 @@ def images(
             raise typer.BadParameter(f"no method is called {method!r}; there are {', '.join(METHODS)}")
     if augment and not finetune:
         raise typer.BadParameter("--frozen sees each picture once; use --finetune", param_hint="--augment")
-    try:
-        splits = table1.some(_read(dataset, data), pictures)
-        backbone = Backbone.load(model)
-    except (OSError, ValueError, ImportError) as error:
-        raise typer.BadParameter(str(error)) from None
-    runs = table1.grid(
-        methods,
-        1 if quick else seeds,
-        lr or (table1.LEARNING_RATES[:1] if quick else table1.LEARNING_RATES),
-        share or table1.SHARES,
-        epochs=10 if quick else epochs,
-        batch_size=batch_size or (32 if finetune else 128),
-        dataset=dataset,
-        finetune=finetune,
-        augment=augment,
-        pictures=pictures,
-        model=backbone.name,
-        data=table1.fingerprint(backbone, splits),
-    )
     console = Console(soft_wrap=True)
     try:
+        if save is not None:
+            check_place(save)
+        splits = table1.some(_read(dataset, data), pictures)
+        backbone = Backbone.load(model)
         if finetune:
             way: whole.Whole | frozen.Frozen = whole.Whole.of(model, out / "finetune", splits, skip_bad, console)
         else:
             way = frozen.Frozen.of(backbone, splits, cache or out / "features", skip_bad, jobs, console)
+        runs = table1.grid(
+            methods,
+            1 if quick else seeds,
+            lr or (table1.LEARNING_RATES[:1] if quick else table1.LEARNING_RATES),
+            share or table1.SHARES,
+            epochs=10 if quick else epochs,
+            batch_size=batch_size or (32 if finetune else 128),
+            dataset=dataset,
+            finetune=finetune,
+            augment=augment,
+            pictures=pictures,
+            model=backbone.name,
+            data=table1.fingerprint(backbone, way.splits),
+        )
+        table1.check(way.splits, runs)
     except BadPictureError as error:
         raise typer.BadParameter(f"{error}; --skip-bad goes on without it", param_hint="--data") from None
+    except (OSError, ValueError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from None
     do_runs(runs, way.run, out / f"{dataset}.jsonl", jobs, engine, address)
     if save is not None:
         run, epoch = table1.chosen(out / f"{dataset}.jsonl", [run for run in runs if run.method == save_method])
-        way.save(run, epoch, save)
+        try:
+            way.save(run, epoch, save)
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(str(error), param_hint="--save") from None
         typer.echo(f"wrote {save}: {METHODS[save_method].title}, lr {run.lr:g}")
     show_report(out, "images")
 
@@ -146,6 +152,13 @@ def predict(
     )
     if not paths:
         raise typer.BadParameter(f"{pictures} holds no pictures ({', '.join(ENDINGS)})", param_hint="PICTURES")
+    targets = dict.fromkeys(paths, show)
+    if show is not None and pictures.is_dir():
+        targets = {path: show / f"{path.name}.png" for path in paths}
+    elif show is not None and show.suffix.lower() not in drawing.endings():
+        raise typer.BadParameter(f"{show} does not end in {', '.join(drawing.endings())}", param_hint="--show")
+    if show is not None and show.resolve() == pictures.resolve():
+        raise typer.BadParameter(f"{show} is where the pictures are; name another place", param_hint="--show")
     bad = 0
     for path in paths:
         try:
@@ -157,13 +170,15 @@ def predict(
             continue
         found = labels_of(classifier, backbone, [picture])[0]
         typer.echo(f"{path.name}: {', '.join(map(str, found)) or 'no label'}")
-        if show is not None:
-            target = show / f"{path.stem}.png" if pictures.is_dir() else show
-            target.parent.mkdir(parents=True, exist_ok=True)
-            drawing.draw(picture, found, path.name, target)
+        if (target := targets[path]) is not None:
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                drawing.draw(picture, found, path.name, target)
+            except OSError as error:
+                raise typer.BadParameter(str(error), param_hint="--show") from None
     if bad:
         typer.echo(f"left out: {bad} of {len(paths)} pictures, which cannot be opened")
-    if show is not None:
+    if show is not None and bad < len(paths):
         typer.echo(f"wrote {show}")
 
 

@@ -30,12 +30,14 @@ class Backbone:
         name: the folder's last name, or the hub id.
         network: a module that answers with a ``pooler_output``.
         processor: scales and normalises pictures.
+        size: the number of features.
     """
 
     source: str
     name: str
     network: Any
     processor: Any
+    size: int
 
     @classmethod
     def load(cls, model: str) -> "Backbone":
@@ -45,24 +47,21 @@ class Backbone:
             raise ValueError(f"no model can be loaded from {model!r}: it is no folder, and a hub id is OWNER/NAME")
         with quiet():
             try:
-                processor = AutoImageProcessor.from_pretrained(model, backend="pil")
-                network = AutoModel.from_pretrained(model)
-            except (OSError, ValueError) as error:
-                first = str(error).strip().splitlines()[0]
+                processor = AutoImageProcessor.from_pretrained(model, backend="pil", trust_remote_code=False)
+                network, report = AutoModel.from_pretrained(
+                    model, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                )
+                if report["missing_keys"]:
+                    raise ValueError(f"its file lacks {min(report['missing_keys'])}, which would be drawn at random")
+                size = _size(network.eval(), processor)
+            except Exception as error:  # whatever a damaged folder, or one of another kind, makes transformers raise
+                first = (str(error).strip().splitlines() or [repr(error)])[0]
                 raise ValueError(f"no model can be loaded from {model!r}: {first}") from None
-        return cls(model, folder.resolve().name if folder.is_dir() else model, network.eval(), processor)
-
-    @property
-    def size(self) -> int:
-        """The number of features."""
-        pixels = self.pixels([Image.new("RGB", (224, 224))])
-        with torch.inference_mode():
-            return int(features(self.network, pixels).shape[-1])
+        return cls(model, folder.resolve().name if folder.is_dir() else model, network, processor, size)
 
     def pixels(self, pictures: list[Image.Image]) -> Tensor:
         """[pictures, 3, height, width], as the network wants them."""
-        pixels: Tensor = self.processor(images=pictures, return_tensors="pt")["pixel_values"]
-        return pixels
+        return _pixels(self.processor, pictures)
 
     def fingerprint(self) -> str:
         """Changes with the weights, the configuration and the processor."""
@@ -77,6 +76,18 @@ class Backbone:
 
 
 _PASSING = ("_name_or_path", "transformers_version")  # the same network elsewhere, or loaded by a later release
+
+
+def _pixels(processor: Any, pictures: list[Image.Image]) -> Tensor:
+    pixels: Tensor = processor(images=pictures, return_tensors="pt")["pixel_values"]
+    return pixels
+
+
+@torch.inference_mode()
+def _size(network: nn.Module, processor: Any) -> int:
+    """How many features the network pools of pictures, which need not be of one shape."""
+    shapes = ((224, 224), (64, 96))
+    return features(network, _pixels(processor, [Image.new("RGB", shape) for shape in shapes])).shape[-1]
 
 
 def features(network: nn.Module, pixels: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """A whole classifier of pictures: a pre-trained network and a :class:`rsoftmax.multilabel.MultiLabelHead`."""
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -69,17 +71,22 @@ class PictureClassifier(nn.Module):
         return self
 
     def save(self, folder: Path, processor: Any) -> None:
-        """Write ``model.safetensors``, ``config.json`` and the processor's settings."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / WEIGHTS)
+        """Write ``model.safetensors``, ``config.json`` and the processor's settings: all of them, or nothing."""
+        check_place(folder)
+        unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+        unfinished.mkdir(parents=True)
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, unfinished / WEIGHTS)
         settings = {
             "classes": self.classes,
             "head": self.choices,
             "features": self.size,
             "backbone": self.backbone.config.to_dict(),  # type: ignore[operator, union-attr]
         }
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=1), encoding="utf-8")
-        processor.save_pretrained(folder)
+        (unfinished / SETTINGS).write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        processor.save_pretrained(unfinished)
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
 
     @classmethod
     def load(cls, folder: Path) -> tuple["PictureClassifier", Backbone]:
@@ -89,16 +96,33 @@ class PictureClassifier(nn.Module):
             raise FileNotFoundError(
                 f"{folder} has no {missing[0]}; `rsoftmax reproduce voc --save {folder}` writes one"
             )
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        unknown = {"classes", "head", "features", "backbone"} - settings.keys()
-        if unknown:
-            raise ValueError(f"{folder / SETTINGS} has no {min(unknown)!r}; it is a model of another kind")
-        with quiet():
-            network = AutoModel.from_config(AutoConfig.for_model(**settings["backbone"]))
-            processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
-        model = cls(network, settings["classes"], settings["head"], settings["features"])
-        model.load_state_dict(load_file(folder / WEIGHTS))
-        return model.eval(), Backbone(str(folder), folder.name, network, processor)
+        if (settings := _settings(folder)) is None:
+            raise ValueError(f"{folder / SETTINGS} is damaged, or that of a model of another kind")
+        try:
+            with quiet():
+                network = AutoModel.from_config(AutoConfig.for_model(**settings["backbone"]), trust_remote_code=False)
+                processor = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
+            model = cls(network, settings["classes"], settings["head"], settings["features"])
+            model.load_state_dict(load_file(folder / WEIGHTS))
+        except Exception as error:  # whatever a file that was changed by hand makes torch and transformers raise
+            raise ValueError(f"{folder} is damaged: {error}") from None
+        return model.eval(), Backbone(str(folder), folder.name, network, processor, model.size)
+
+
+def check_place(folder: Path) -> None:
+    """Refuse to save where something else is."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and _settings(folder) is None):
+        raise FileExistsError(f"{folder} holds something else; name a new folder, or one that a model was saved in")
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    """Those that :meth:`PictureClassifier.save` wrote, if it did."""
+    try:
+        settings = json.loads((folder / SETTINGS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    ours = isinstance(settings, dict) and {"classes", "head", "features", "backbone"} <= settings.keys()
+    return settings if ours else None
 
 
 @torch.inference_mode()

@@ -1,7 +1,7 @@
 """The features of a frozen network: computed once, kept in a safetensors file, and gone on with after a kill.
 
 The file's name is a hash of the network, its processor, and the names and sizes of the pictures. While it is under way
-there is a folder of parts instead, each of them whole.
+there is a folder of parts instead, each of them whole. Pictures that could not be opened are tried again each time.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -72,6 +72,8 @@ def extract(
     """
     console = console or Console(soft_wrap=True)
     path = cache / f"features-{key(backbone, pictures)}.safetensors"
+    if path.exists() and _repaired(load(path), pictures):
+        path.unlink()
     if not path.exists():
         parts = path.with_suffix(f".parts-{PART}")
         parts.mkdir(parents=True, exist_ok=True)
@@ -96,8 +98,12 @@ def extract(
             with joblib.parallel_config("loky", inner_max_num_threads=1):
                 for _ in spread(tasks):
                     bar.advance(task)
-        _save(path, _joined([load(part) for part in wanted]))
-        shutil.rmtree(parts)
+        try:
+            _save(path, _joined([load(part) for part in wanted]))
+        except ValueError:
+            if not path.exists():  # else another process has done the same, and cleared its parts away
+                raise
+        shutil.rmtree(parts, ignore_errors=True)
         seconds, done = time.monotonic() - begin, sum(map(len, left.values()))
         console.print(f"features of {done} pictures in {seconds:.1f} s, {done / seconds:.1f} a second: {path.name}")
     bad = load(path).bad
@@ -108,9 +114,23 @@ def extract(
 
 def load(path: Path) -> Features:
     """Read a file that :func:`extract` wrote."""
-    with safe_open(path, "pt") as file:
-        bad = json.loads(file.metadata()["bad"])
-        return Features(file.get_tensor("features").numpy(), file.get_tensor("kept").numpy(), bad)
+    try:
+        with safe_open(path, "pt") as file:
+            bad = json.loads(file.metadata()["bad"])
+            return Features(file.get_tensor("features").numpy(), file.get_tensor("kept").numpy(), bad)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is computed anew") from None
+
+
+def _repaired(found: Features, pictures: Pictures) -> bool:
+    """Whether a picture that could not be opened can be by now."""
+    for place in set(range(len(pictures))).difference(found.kept.tolist()):
+        try:
+            open_picture(pictures.files[place], pictures.names[place])
+        except BadPictureError:
+            continue
+        return True
+    return False
 
 
 def _places(start: int, pictures: Pictures) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -80,7 +81,8 @@ class Whole:
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run, as it was after its last epoch."""
-        shutil.copytree(self.folder(run) / "model", folder, dirs_exist_ok=True)
+        model, backbone = PictureClassifier.load(self.folder(run) / "model")
+        model.save(folder, backbone.processor)
 
 
 class _Contest(Trainer):
@@ -180,12 +182,13 @@ class _Line(TrainerCallback):
 
 
 def _whole_checkpoint(folder: Path) -> str | None:
-    """The last checkpoint that was written to its end: the Trainer writes its state last."""
+    """The last checkpoint that was written to its end: the Trainer writes its state last, and its weights are whole."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
         try:
             json.loads((checkpoint / "trainer_state.json").read_bytes())
-            return str(checkpoint)
-        except (OSError, ValueError):
+            with safe_open(checkpoint / "model.safetensors", "pt"):
+                return str(checkpoint)
+        except (OSError, ValueError, SafetensorError):
             shutil.rmtree(checkpoint)
     return None
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rsoftmax.experiments.contest import METHODS, Data, Labels, Rows, contestant, play
+from rsoftmax.experiments.contest import METHODS, Data, Rows, contestant, play
 from rsoftmax.experiments.images import features
 from rsoftmax.experiments.images.backbone import Backbone
 from rsoftmax.experiments.images.classifier import PictureClassifier
@@ -18,11 +18,10 @@ from rsoftmax.experiments.images.table1 import Run, cut
 
 
 class Part(NamedTuple):
-    """A split whose features are in a file."""
+    """A split whose features are in a file; of pictures that could be opened."""
 
     file: Path
-    labels: Labels
-    ignored: Labels
+    pictures: Pictures
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,14 @@ class Frozen:
             file = features.extract(backbone, pictures, cache.resolve(), skip_bad=skip_bad, jobs=jobs, console=console)
             found = features.load(file)
             report_bad(found.bad, len(pictures), console)
-            kept = pictures.take(found.kept)
-            return Part(file, kept.labels, kept.ignored)
+            return Part(file, pictures.take(found.kept))
 
         return cls(backbone.source, splits.classes, part(splits.train), part(splits.val))
+
+    @property
+    def splits(self) -> Splits:
+        """The pictures that were seen."""
+        return Splits(self.classes, self.train.pictures, self.val.pictures)
 
     def run(self, run: Run) -> dict[str, Any]:
         """Train a head and score it: the row of a run."""
@@ -62,11 +65,12 @@ class Frozen:
 
     def data(self, run: Run) -> Data:
         """The rows of a run. Features are as the network pooled them: a head behind the network sees no others."""
-        learn, select = cut(len(self.train.labels), run)
+        train, val = self.train.pictures, self.val.pictures
+        learn, select = cut(len(train), run)
         X, V = _features(self.train.file), _features(self.val.file)
-        test = Rows(V, self.val.labels, self.val.ignored)
-        aside = Rows(X[select], self.train.labels[select], self.train.ignored[select])
-        return Data(Rows(X[learn], self.train.labels[learn]), aside if run.selection_share else test, test)
+        test = Rows(V, val.labels, val.ignored)
+        aside = Rows(X[select], train.labels[select], train.ignored[select])
+        return Data(Rows(X[learn], train.labels[learn]), aside if run.selection_share else test, test)
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Train a head again, on all training pictures, and write it with its network as one model."""

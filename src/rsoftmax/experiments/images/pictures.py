@@ -54,7 +54,7 @@ class Pictures:
         """Changes with the names and sizes of the files, not with the folder that they are in."""
         digest = hashlib.sha256()
         for name, file in zip(self.names, self.files, strict=True):
-            digest.update(f"{name}\0{_size(file)}\n".encode())
+            digest.update(f"{name}\0{_size(file)}\n".encode(errors="surrogatepass"))
         return digest.hexdigest()
 
 
@@ -79,7 +79,9 @@ def open_picture(file: File, name: str) -> Image.Image:
             return ImageOps.exif_transpose(picture).convert("RGB")
     except FileNotFoundError:
         raise BadPictureError(f"{name}: the file does not exist") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # a broken PNG is a SyntaxError
+    except BadPictureError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG is a SyntaxError
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise BadPictureError(f"{name}: cannot be read: {reason}") from None
 
@@ -109,5 +111,5 @@ def _size(file: File) -> int:
         return 0  # the names of such files change with what they hold
     try:
         return file.stat().st_size
-    except FileNotFoundError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return -1

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
 from PIL import Image
 
 from rsoftmax.experiments.images.classifier import Found
@@ -12,6 +14,18 @@ MOST = 15  # bars that can be read
 
 def draw(picture: Image.Image, found: list[Found], name: str, path: Path) -> None:
     """The picture under its labels, and a bar for each of the first of them."""
+    with plt.rc_context({"text.parse_math": False}):  # names may hold dollar signs
+        figure = _figure(picture, found, name)
+        figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def endings() -> list[str]:
+    """The kinds of files that can be written."""
+    return sorted(f".{ending}" for ending in FigureCanvasBase.get_supported_filetypes())
+
+
+def _figure(picture: Image.Image, found: list[Found], name: str) -> Figure:
     shown = found[:MOST]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     left.imshow(picture)
@@ -27,5 +41,4 @@ def draw(picture: Image.Image, found: list[Found], name: str, path: Path) -> Non
     if len(found) > MOST:
         right.set_title(f"the first {MOST} of {len(found)}", fontsize=9)
     right.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    return figure

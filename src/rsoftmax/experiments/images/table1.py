@@ -6,6 +6,8 @@ pictures, drawn by the seed, is held out to choose them, and val is asked only a
 """
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,10 @@ class Run(Training):
     model: str = ""
     data: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"a learning rate must be above 0, got {self.lr}")
+
     @property
     def point(self) -> str:
         """On what the contest is held."""
@@ -78,6 +84,19 @@ def cut(n: int, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return order[aside:], order[:aside]
 
 
+def check(splits: Splits, runs: Iterable[Run]) -> None:
+    """Refuse what no run could be made of."""
+    if len(splits.classes) < 2:
+        raise ValueError(f"a set needs two classes or more, got {', '.join(splits.classes)}")
+    if not len(splits.val):
+        raise ValueError("no picture of val is left to be judged on")
+    for run in runs:
+        learn, select = cut(len(splits.train), run)
+        if not len(learn) or (run.selection_share and not len(select)):
+            held = f"with a share of {run.selection_share} held out to choose on"
+            raise ValueError(f"{len(splits.train)} training pictures are too few {held}; take more, or --share 0")
+
+
 def some(splits: Splits, n: int) -> Splits:
     """n pictures of each split, always the same ones; all if n is 0."""
     if not n:
@@ -101,60 +120,72 @@ class Table1(NamedTuple):
     """What the rows say, the best learning rate taken for each rule.
 
     Attributes:
-        settings: what all runs have in common beside the defaults.
+        settings: what all runs of a set have in common beside the defaults, for each set.
+        shares: of the training pictures, held out to choose on, for each set.
         paper: chosen on val, the pictures that are reported; its "validation" is the paper's number.
         held_out: chosen on training pictures; its "test" is on val, on which nothing was chosen.
     """
 
-    settings: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    shares: dict[str, float]
     paper: Contest
     held_out: Contest
 
 
 def read(folder: Path, notice: Callable[[str], None], *, finetune: bool = False) -> Table1 | None:
     """The rows of a folder of results; of each set those settings that have most."""
-    tables = [_table(folder / f"{name}.jsonl", finetune, notice) for name in DATASETS]
-    known = [table for table in tables if table is not None]
-    if not known:
-        return None
-    paper, held_out = (
-        Contest({}, {point: seeds for table in known for point, seeds in getattr(table, way).rows.items()})
-        for way in ("paper", "held_out")
-    )
-    return Table1(known[0].settings, paper, held_out)
+    table = Table1({}, {}, Contest({}, {}), Contest({}, {}))
+    for name in DATASETS:
+        _add(table, name, folder / f"{name}.jsonl", finetune, notice)
+    return table if table.settings else None
 
 
 def chosen(path: Path, runs: Iterable[Run]) -> tuple[Run, int]:
     """Of one method's runs with the first seed, held out if there are any: the best one, and its best epoch."""
     first = [run for run in runs if run.seed == 0]
     named = {key(differences(run)): run for run in [run for run in first if run.selection_share] or first}
-    rows = {name: row for name, row in finished(journal.read(path, print)).items() if name in named}
+    done = finished(journal.read(path, print))
+    rows = {name: done[name] for name in named if name in done}  # of equals the first of the grid
     rule = "labels" if "labels" in METHODS[first[0].method].rules else "tuned"
     best = max(rows, key=lambda name: float(rows[name]["rules"][rule]["validation"]["micro"]))
     return named[best], int(rows[best]["rules"][rule]["epoch"])
 
 
-def _table(path: Path, finetune: bool, notice: Callable[[str], None]) -> Table1 | None:
+def _add(table: Table1, name: str, path: Path, finetune: bool, notice: Callable[[str], None]) -> None:
+    """Add what the rows of a set say."""
     groups: dict[str, list[dict[str, Any]]] = {}
     free = ("method", "seed", "lr", "dataset", "selection_share")
+    foreign = 0
     for row in finished(journal.read(path, notice)).values():
-        if Run(**row["run"]).finetune == finetune:
-            settings = {name: value for name, value in row["run"].items() if name not in free}
-            groups.setdefault(repr(settings), []).append(row | {"settings": settings})
+        try:
+            run = Run(**row["run"])
+        except (TypeError, ValueError):  # fields, or values of them, of a later version
+            foreign += 1
+            continue
+        if run.finetune == finetune:
+            settings = {field: value for field, value in row["run"].items() if field not in free}
+            groups.setdefault(repr(settings), []).append(row | {"settings": settings, "of": run})
+    if foreign:
+        notice(f"{path}: {foreign} rows are no runs that this version knows; they are left out")
     if not groups:
-        return None
+        return
     rows = max(groups.values(), key=len)
     if len(groups) > 1:
         notice(f"{path} mixes runs of different settings; shown are those with {rows[0]['settings']}")
-    paper = [row for row in rows if Run(**row["run"]).selection_share == 0]
-    held_out = [row for row in rows if Run(**row["run"]).selection_share != 0]
-    return Table1(rows[0]["settings"], _contest(paper), _contest(held_out))
+    rows.sort(key=lambda row: -row["of"].lr)  # of equals the highest rate, in whatever order they were done
+    shares = Counter(row["of"].selection_share for row in rows if row["of"].selection_share).most_common()
+    if len(shares) > 1:
+        notice(f"{path} mixes runs that hold out different shares; shown are those with {shares[0][0]}")
+    table.settings[name] = rows[0]["settings"]
+    table.shares[name] = shares[0][0] if shares else 0.0
+    for contest, share in ((table.paper, 0.0), (table.held_out, table.shares[name] or None)):
+        contest.rows.update(_contest(row for row in rows if row["of"].selection_share == share).rows)
 
 
 def _contest(rows: Iterable[dict[str, Any]]) -> Contest:
     contest = Contest({}, {})
     for row in rows:
-        run = Run(**row["run"])
+        run = row["of"]
         methods = contest.rows.setdefault(run.point, {}).setdefault(run.seed, {})
         methods[run.method] = better(methods.get(run.method), row)
     return contest
@@ -162,8 +193,7 @@ def _contest(rows: Iterable[dict[str, Any]]) -> Contest:
 
 def better(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
     """Two rows of a method at different learning rates as one: for each rule, that which is better on validation."""
-    lr = Run(**other["run"]).lr
-    rules = {name: rule | {"lr": lr} for name, rule in other["rules"].items()}
+    rules = {name: rule | {"lr": other["of"].lr} for name, rule in other["rules"].items()}
     for name, rule in (one["rules"] if one else {}).items():
         if rule["validation"]["micro"] >= rules[name]["validation"]["micro"]:
             rules[name] = rule

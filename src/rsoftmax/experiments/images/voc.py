@@ -15,9 +15,9 @@ def read(folder: Path) -> Splits:
     """The splits train and val of a folder ``VOC<year>``, or of the one that it holds."""
     root = _root(folder)
     lists = root / "ImageSets" / "Main"
-    classes = sorted(path.name.removesuffix("_train.txt") for path in lists.glob("*_train.txt"))
+    classes = sorted({path.name.rsplit("_", 1)[0] for path in (*lists.glob("*_train.txt"), *lists.glob("*_val.txt"))})
     if not classes:
-        raise FileNotFoundError(f"{lists} holds no lists <class>_train.txt")
+        raise FileNotFoundError(f"{lists} holds no lists <class>_train.txt and <class>_val.txt")
     return Splits(classes, _split(root, classes, "train"), _split(root, classes, "val"))
 
 
@@ -47,11 +47,16 @@ def _split(root: Path, classes: list[str], split: str) -> Pictures:
 def _list(path: Path) -> dict[str, int]:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; each class has a list for train and one for val")
-    labels = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}; save it as UTF-8") from None
+    labels: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
         match line.split():
             case [picture, ("1" | "-1" | "0") as label]:
-                labels[picture] = int(label)
+                if labels.setdefault(picture, int(label)) != int(label):
+                    raise ValueError(f"{path}, line {number}: says otherwise of {picture} than a line before")
             case []:
                 pass
             case _:

@@ -38,8 +38,10 @@ def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].set_ylabel("micro-F1 on val", fontsize=9)
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2 * len(titles), fontsize=9, frameon=False)
+    lines = {name: line for axis in axes[0] for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(lines.values()), list(lines), loc="outside lower center", ncols=2 * len(titles), fontsize=9, frameon=False
+    )
     save(figure, path)
     plt.close(figure)
 

@@ -46,8 +46,7 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
     text = render(
         "images.md.jinja",
         way="whole network trained" if found is None else "frozen features",
-        settings=shown.settings,
-        seeds=len(shown.held_out.seeds),
+        sets=_sets(shown),
         curves=bool(curves),
         claims=weighed(claims(shown), [TITLES[point] for point in _points(shown)]),
         table=table,
@@ -55,10 +54,21 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=_scores(shown.held_out, ORACLES, "test"),
         rates=_rates(shown.held_out),
-        tuned=tuned if found else None,
+        tuned=_sets(tuned) if found and tuned else None,
         tuned_table=_scores(tuned.held_out, CONTESTANTS, "test") if found and tuned else None,
     )
     return Section(text, table.rich("Table 1: micro-F1"), pictures)
+
+
+def _sets(found: table1.Table1) -> list[str]:
+    """How the runs of each set were made."""
+    lines = []
+    for point, settings in found.settings.items():
+        made = [f"{name} = {value}" for name, value in settings.items()]
+        seeds = len({seed for way in (found.paper, found.held_out) for seed in way.rows.get(point, {})})
+        share = f"{100 * found.shares[point]:g} % held out" if found.shares[point] else "nothing held out"
+        lines.append(", ".join([f"{TITLES[point]}: {seeds} seed{'s' if seeds != 1 else ''}", share, *made]))
+    return lines
 
 
 def claims(found: table1.Table1) -> list[Claim]:
