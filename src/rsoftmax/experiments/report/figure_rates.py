@@ -8,11 +8,12 @@ from rsoftmax.experiments.report.section import save
 from rsoftmax.experiments.results import Mean
 
 
-def draw(curves: dict[str, dict[float, Mean]], papers: dict[str, float], path: Path) -> None:
+def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers: dict[str, float], path: Path) -> None:
     """Draw the panels: points are means over seeds, bars one standard deviation.
 
     Args:
         curves: of each task, accuracy by r; 0 is softmax.
+        errors: of each task, the standard error of an accuracy: the band around softmax, within which nothing is said.
         papers: the r that was best in the paper.
         path: where to.
     """
@@ -30,12 +31,14 @@ def draw(curves: dict[str, dict[float, Mean]], papers: dict[str, float], path: P
             label="r-softmax",
         )
         if 0.0 in points:
-            axis.axhline(points[0.0].value, color="#555555", linestyle="--", label="softmax")
+            softmax, error = points[0.0].value, errors[task]
+            axis.axhline(softmax, color="#555555", linestyle="--", label="softmax")
+            axis.axhspan(softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="its error")
         axis.axvline(papers[task], color="#c1121f", linestyle=":", label="best r in the paper")
         axis.set_title(task, fontsize=11)
         axis.set_xlabel("final rate r", fontsize=9)
     axes[0, 0].set_ylabel("accuracy on dev, %", fontsize=9)
     handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     save(figure, path)
     plt.close(figure)

@@ -49,7 +49,7 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         return None
     curves = {task: curve(some) for task, some in trials.items()}
     picture = out / "glue-rates.png"
-    figure_rates.draw(curves, PAPERS_R, picture)
+    figure_rates.draw(curves, {task: _error(some) for task, some in trials.items()}, PAPERS_R, picture)
     with_f1 = {task: some for task, some in trials.items() if TASKS[task].f1}
     text = render(
         "glue.md.jinja",
@@ -192,13 +192,17 @@ def _setup(trials: Trials) -> Table:
     for task, some in trials.items():
         run, sizes = some[0].run, some[0].row["rows"]
         seeds = {trial.run.seed for trial in some}
-        accuracy = statistics.fmean(trial.row["dev"]["accuracy"] for trial in some)
-        error = 100 * math.sqrt(accuracy * (1 - accuracy) / sizes["dev"])
         minutes = statistics.median(trial.row["seconds"] for trial in some) / 60
         numbers = [sizes["train"], sizes["validation"], sizes["dev"], f"{run.epochs:g}", len(seeds), len(some)]
-        rows.append([task, run.model, *map(str, numbers), f"{minutes:.1f}", f"{error:.1f}"])
+        rows.append([task, run.model, *map(str, numbers), f"{minutes:.1f}", f"{_error(some):.1f}"])
     columns = ["task", "model", "training rows", "validation", "dev", "epochs", "seeds", "runs"]
     return Table([*columns, "minutes per run", "standard error of an accuracy"], rows)
+
+
+def _error(trials: Sequence[Trial]) -> float:
+    """The standard error of an accuracy, from the number of dev rows alone."""
+    accuracy = statistics.fmean(trial.row["dev"]["accuracy"] for trial in trials)
+    return 100 * math.sqrt(accuracy * (1 - accuracy) / trials[0].row["rows"]["dev"])
 
 
 def _rates(curves: dict[str, dict[float, Mean]]) -> Table:
