@@ -194,8 +194,8 @@ def _engine(engine: str, address: str | None, jobs: int | None) -> Iterator[None
         match engine:
             case "local":
                 deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started them
-                options = {"backend": "loky", "n_jobs": jobs or joblib.cpu_count(), "inner_max_num_threads": 1}
-                options["initializer"] = deaf
+                options = {"backend": "loky", "n_jobs": jobs or joblib.cpu_count(), "inner_max_num_threads": 1,
+                           "initializer": deaf}  # fmt: skip
             case "ray":
                 options = {"backend": _ray(stack, address, jobs), "n_jobs": jobs or -1}
             case "dask":

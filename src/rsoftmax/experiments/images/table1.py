@@ -90,7 +90,7 @@ def check(splits: Splits, runs: Iterable[Run]) -> None:
         raise ValueError(f"a set needs two classes or more, got {', '.join(splits.classes)}")
     if not len(splits.val):
         raise ValueError("no picture of val is left to be judged on")
-    for run in runs:
+    for run in {run.selection_share: run for run in runs}.values():
         learn, select = cut(len(splits.train), run)
         if not len(learn) or (run.selection_share and not len(select)):
             held = f"with a share of {run.selection_share} held out to choose on"
