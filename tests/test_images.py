@@ -22,12 +22,13 @@ from rsoftmax.cli import app
 from rsoftmax.experiments import contest, journal, report
 from rsoftmax.experiments.contest import METHODS
 from rsoftmax.experiments.images import coco, features, hub, table1, voc
-from rsoftmax.experiments.images.backbone import Backbone, quiet
+from rsoftmax.experiments.images.backbone import Backbone
 from rsoftmax.experiments.images.classifier import PictureClassifier, predict
 from rsoftmax.experiments.images.finetune import Whole, augmented
 from rsoftmax.experiments.images.frozen import Frozen
 from rsoftmax.experiments.images.pictures import BadPictureError, File, Pictures, open_picture
 from rsoftmax.experiments.images.table1 import Run
+from rsoftmax.experiments.quiet import quiet
 from rsoftmax.experiments.report import images as section
 from rsoftmax.experiments.sweep import differences
 

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, logging
+from transformers import AutoModelForSequenceClassification
 
 from rsoftmax.experiments.bench import machine, take_turns
+from rsoftmax.experiments.quiet import quiet
 from rsoftmax.huggingface import set_attention
 
 SHAPES = ((32, 32), (32, 128))  # rows in a batch, tokens in a row
@@ -41,14 +42,12 @@ class Row:
 
 def check(model: str) -> None:
     """Find out before anything is timed whether the model can be read and be made sparse."""
-    _quiet()
     for name in ATTENTIONS:
         _network(model, name)
 
 
 def run(model: str, threads: list[int], quick: bool) -> Iterator[list[Row]]:
     """The whole benchmark, group by group; ``model`` is a folder or a name on the hub."""
-    _quiet()
     before = torch.get_num_threads()
     try:
         for count in threads:
@@ -78,16 +77,12 @@ def _step(model: str, attention: str, batch: int, tokens: int) -> Callable[[], o
     return step
 
 
+@quiet()
 def _network(model: str, attention: str) -> Any:
     network = AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
     if attention != SDPA:
         set_attention(network, attention, **ATTENTIONS[attention])
     return network
-
-
-def _quiet() -> None:
-    logging.set_verbosity_error()  # it would say that the classifier is new
-    logging.disable_progress_bar()
 
 
 def _name(model: str) -> str:

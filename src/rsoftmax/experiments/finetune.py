@@ -18,7 +18,6 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
-    logging,
     set_seed,
 )
 
@@ -27,19 +26,20 @@ from rsoftmax.experiments import glue_data, ranks
 from rsoftmax.experiments.glue import Run
 from rsoftmax.experiments.glue_data import TASKS, Example, Examples
 from rsoftmax.experiments.journal import Row
+from rsoftmax.experiments.quiet import quiet
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
 
 EVAL_BATCH = 64
 SPARSITY_ROWS = 64  # dev rows on which zeros are counted
 
 
+@quiet()
 def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) -> dict[str, int]:
     """Find out before the first run what would stop it: a file missing or broken, a model that cannot be used.
 
     Returns:
         How many rows of each task are left out.
     """
-    _quiet()
     try:
         AutoTokenizer.from_pretrained(model)
         _network(model, runs[0])
@@ -48,6 +48,7 @@ def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) ->
     return {task: glue_data.read(data, task, skip_bad).skipped for task in dict.fromkeys(run.task for run in runs)}
 
 
+@quiet()
 def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
     """Fine-tune and score: the row of a run.
 
@@ -57,7 +58,6 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         skip_bad: whether to leave out bad rows; see :func:`glue_data.read`.
         run: what to do.
     """
-    _quiet()
     set_seed(run.seed)
     tokenizer = AutoTokenizer.from_pretrained(model)
     parts = _parts(glue_data.read(data, run.task, skip_bad), run)
@@ -87,11 +87,6 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         "train_loss": losses[-1] if math.isfinite(losses[-1]) else None,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
     }
-
-
-def _quiet() -> None:
-    logging.set_verbosity_error()  # it would say that the classifier is new, which is the point
-    logging.disable_progress_bar()
 
 
 def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,9 @@ from torch import Tensor, nn
 from rsoftmax.experiments.images.hub import is_hub_id
 
 try:
-    import transformers
     from transformers import AutoImageProcessor, AutoModel
+
+    from rsoftmax.experiments.quiet import quiet
 except ImportError as missing:
     raise ImportError(f"pictures need {missing.name}: pip install 'rsoftmax[images]'") from missing
 
@@ -97,18 +96,3 @@ def features(network: nn.Module, pixels: Tensor) -> Tensor:
         raise ValueError(f"{type(network).__name__} pools no features; take a network like ResNetModel")
     flat: Tensor = pooled.flatten(1)
     return flat
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No bars and no notes of transformers: a classifier that is left behind is meant to be."""
-    before = transformers.logging.get_verbosity()
-    bars = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(before)
-        if bars:
-            transformers.logging.enable_progress_bar()

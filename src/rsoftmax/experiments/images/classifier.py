@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel
 
-from rsoftmax.experiments.images.backbone import Backbone, features, quiet
+from rsoftmax.experiments.images.backbone import Backbone, features
+from rsoftmax.experiments.quiet import quiet
 from rsoftmax.multilabel import MultiLabelHead
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"

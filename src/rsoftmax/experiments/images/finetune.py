@@ -17,10 +17,11 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from rsoftmax.experiments.contest import METHODS, Answers, answers, scores
-from rsoftmax.experiments.images.backbone import Backbone, quiet
+from rsoftmax.experiments.images.backbone import Backbone
 from rsoftmax.experiments.images.classifier import PictureClassifier
 from rsoftmax.experiments.images.pictures import Pictures, Splits, open_picture, report_bad, sound
 from rsoftmax.experiments.images.table1 import Run, cut
+from rsoftmax.experiments.quiet import quiet
 from rsoftmax.experiments.sweep import differences
 
 SCORES = "scores"  # under this name the Trainer's history holds the contest's
