@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-DECLARED := pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cpp
+DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cpp
 
 .PHONY: demo test sanitize fuzz readme clean
 
@@ -40,10 +40,10 @@ clean:
 
 .venv/installed-demo: .venv/bin/python $(DECLARED)
 	@echo "installing into .venv (a minute or two the first time)"
-	@$(INSTALL) --editable '.[experiments]'
+	@$(INSTALL) --editable . --editable lab
 	@touch $@
 
 .venv/installed-dev: .venv/bin/python $(DECLARED)
 	@echo "installing into .venv (a minute or two the first time)"
-	@$(INSTALL) --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images]'
 	@touch $@ .venv/installed-demo

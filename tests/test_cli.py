@@ -1,10 +1,8 @@
 """The command line, run as a user runs it."""
 
-import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
-from rsoftmax.cli import app
-from rsoftmax.experiments import bench, bench_attention, bench_heads
-from rsoftmax.experiments.contest import METHODS
+from rsoftmax.cli.application import app
 
 
 def rsoftmax(*words: str) -> str:
@@ -79,46 +75,8 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert "Is a directory" in refusal("plot", "--out", str(tmp_path / "folder.png"))
 
 
-def test_bench_heads_measures_every_method_of_the_contest(tmp_path: Path) -> None:
-    shown = rsoftmax("bench", "heads", "--quick", "--out", str(tmp_path))
-    assert "goal, a training step with the expected-F1 rate" in shown
-    rows = [json.loads(line) for line in (tmp_path / "bench_heads.jsonl").read_text().splitlines()]
-    assert {(row["method"], row["mode"]) for row in rows} == set(product(METHODS, bench_heads.MODES))
-    assert all(row["median_us"] > 0 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] for row in rows)
-    assert all(row["extra_bytes"] > 0 for row in rows)
-
-
-def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:
-    shown = rsoftmax("bench", "--quick", "--threads", "1", "--out", str(tmp_path))
-    assert "r_softmax forward, n 16 to 511" in shown
-    timings = bench.read(tmp_path / "bench.jsonl")
-    assert {t.method for t in timings} >= {*MAPPINGS, "torch.softmax", "quantile formula"}
-    assert all(t.ratio_low <= t.ratio <= t.ratio_high for t in timings)
-    assert all(t.extra_bytes >= t.output_bytes for t in timings)
-    with Image.open(tmp_path / "bench.png") as picture:
-        assert picture.size[0] > 1000
-    assert "'two' is not a list of thread counts" in refusal("bench", "--threads", "two")
-
-
-def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
-    shown = rsoftmax("bench", "attention", "--quick", "--threads", "1", "--out", str(tmp_path))
-    assert "extra memory, forward, beside eager softmax" in shown
-    rows = bench_attention.read(tmp_path / "bench_attention.jsonl")
-    assert {row.method for row in rows} == {
-        bench_attention.SDPA,
-        "eager softmax",
-        "r_softmax",
-        "sparsemax",
-        "t_softmax",
-    }
-    assert all(row.ratio_low <= row.ratio <= row.ratio_high for row in rows)
-    held = {(row.method, row.mode): row.median for row in rows if row.measure == "bytes"}
-    assert held["r_softmax", "forward"] < held["eager softmax", "forward"] / 4
-    assert "'0' is not a list of thread counts" in refusal("bench", "attention", "--threads", "0")
-
-
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     hide = "import sys; sys.modules['typer'] = None; from rsoftmax.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "rsoftmax: the command line needs typer; run: pip install 'rsoftmax[experiments]'\n"
+    assert done.stderr == "rsoftmax: the command line needs typer; run: pip install 'rsoftmax[cli]'\n"

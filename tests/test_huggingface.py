@@ -23,8 +23,7 @@ from torch.utils.data import Dataset
 from typer.testing import CliRunner
 
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.cli import app
-from rsoftmax.experiments import attention_map
+from rsoftmax.cli.application import app
 from rsoftmax.huggingface import (
     SparsitySchedule,
     attention_weights,
@@ -35,6 +34,7 @@ from rsoftmax.huggingface import (
     set_rate,
     sparsity,
 )
+from rsoftmax.huggingface.attention_map import attention_map
 
 hf.utils.logging.disable_progress_bar()
 
@@ -746,7 +746,7 @@ def test_attention_map_draws_a_saved_model(saved: Path) -> None:
 
 
 def test_attention_map_marks_zeros_and_leaves_the_future_out(saved: Path) -> None:
-    found = attention_map.look(str(saved), "the cat sat", 0, [1], "sparsemax")
+    found = attention_map(str(saved), "the cat sat", 0, [1], "sparsemax")
     assert found.tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
     assert found.weights[1].shape == (5, 5)
     assert not found.weights[1].isnan().any()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from rsoftmax.cli import app
-from rsoftmax.experiments import bench
+from rsoftmax.cli.application import app
+from rsoftmax_lab.bench import mappings as bench
 
 ROOT = Path(__file__).parents[1]
 

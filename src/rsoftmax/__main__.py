@@ -6,9 +6,9 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from rsoftmax.cli import app
+        from rsoftmax.cli.application import app
     except ModuleNotFoundError as missing:
-        sys.exit(f"rsoftmax: the command line needs {missing.name}; run: pip install 'rsoftmax[experiments]'")
+        sys.exit(f"rsoftmax: the command line needs {missing.name}; run: pip install 'rsoftmax[cli]'")
     app()
 
 

@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from rsoftmax.cli.mappings import picture
+from rsoftmax.cli.arguments import picture
+from rsoftmax.cli.parameters import TAKES_PARAMETERS, given
 
 app = typer.Typer()
 
 
-@app.command("attention-map")
+@app.command("attention-map", context_settings=TAKES_PARAMETERS)
 def attention_map(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="A folder, or a hub id, with a model and its tokenizer.")],
     text: Annotated[str, typer.Option(help="The sentence.")],
     layer: Annotated[int, typer.Option(help="Its number, from 0; negative ones count from the end.")] = -1,
@@ -21,25 +21,27 @@ def attention_map(
     mapping: Annotated[
         str | None, typer.Option(help="The mapping; if not given, what the model was saved with.")
     ] = None,
-    r: Annotated[float | None, typer.Option(help="The rate of r_softmax.")] = None,
-    t: Annotated[float | None, typer.Option(help="The threshold of t_softmax.")] = None,
-    q: Annotated[float | None, typer.Option(help="The q of sparsehourglass.")] = None,
-    lam: Annotated[float | None, typer.Option(help="The lam of sparsegen.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the picture; its ending names the format.")] = Path(
         "attention.png"
     ),
 ) -> None:
-    """Draw the attention of a model to one sentence, zeros shown as zeros."""
+    """Draw the attention of a model to one sentence, zeros shown as zeros.
+
+    The mapping's parameter comes under its letter, as `rsoftmax list` shows it: --r 0.5.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
     try:
-        from rsoftmax.experiments import attention_map as experiment
+        from rsoftmax.huggingface.attention_map import attention_map as look
+        from rsoftmax.plots import draw_attention_map
     except ImportError as missing:
         raise typer.BadParameter(str(missing), param_hint="--model") from None
 
     path = picture(out)
-    given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
     try:
-        found = experiment.look(model, text, layer, head, mapping, given)
-        experiment.draw(found, path)
+        found = look(model, text, layer, head, mapping, given(context))
+        draw_attention_map(found, path)
     except (OSError, TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     typer.echo(found.title)

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 from typer.core import TyperCommand
 
-from rsoftmax.mappings import MAPPINGS
+from rsoftmax.cli.arguments import numbers, picture
+from rsoftmax.cli.parameters import TAKES_PARAMETERS, given
 
 app = typer.Typer()
 
@@ -25,13 +23,17 @@ def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown 
         lines = [COLUMNS, ["---"] * len(COLUMNS), *([f"`{name}`", f"`{p}`", *rest] for name, p, *rest in _rows())]
         typer.echo("\n".join(f"| {' | '.join(line)} |" for line in lines))
         return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
     table = Table(*(Column(title, no_wrap=title == "mapping") for title in COLUMNS))
     for row in _rows():
         table.add_row(*map(escape, row))
     Console().print(table)
 
 
-class _NumbersAfterLogits(TyperCommand):
+class _PlotCommand(TyperCommand):
     """Lets ``--logits 2 1.5 .3 -1`` be written as people write it: the option takes all numbers that follow it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
@@ -44,19 +46,22 @@ class _NumbersAfterLogits(TyperCommand):
         return super().parse_args(ctx, joined)
 
 
-@app.command(cls=_NumbersAfterLogits)
+@app.command(cls=_PlotCommand, context_settings=TAKES_PARAMETERS)
 def plot(
+    context: typer.Context,
     logits: Annotated[list[str], typer.Option(metavar="NUMBERS", help="The scores of one row.")] = ["2,1.5,.3,-1"],  # noqa: B006
-    r: Annotated[float | None, typer.Option(help="The rate of r_softmax.")] = None,
-    t: Annotated[float | None, typer.Option(help="The threshold of t_softmax.")] = None,
-    q: Annotated[float | None, typer.Option(help="The q of sparsehourglass.")] = None,
-    lam: Annotated[float | None, typer.Option(help="The lam of sparsegen.")] = None,
     out: Annotated[Path, typer.Option(help="Where to write the picture; its ending names the format.")] = Path(
         "mappings.png"
     ),
 ) -> None:
-    """Draw all mappings of one row of scores side by side, and print their probabilities."""
-    from rsoftmax.experiments import figure1
+    """Draw all mappings of one row of scores side by side, and print their probabilities.
+
+    A parameter comes under its letter, as `rsoftmax list` shows it: --r 0.5 --t 2.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from rsoftmax.plots import compare_mappings, draw_mappings
 
     scores = numbers(" ".join(logits))
     if not scores or not all(map(math.isfinite, scores)):
@@ -68,10 +73,9 @@ def plot(
         raise typer.BadParameter(
             f"a picture has room for {MOST_LOGITS} scores, got {len(scores)}", param_hint="--logits"
         )
-    given = {name: value for name, value in {"r": r, "t": t, "q": q, "lam": lam}.items() if value is not None}
     try:
-        rows = figure1.compare(scores, given)
-        figure1.draw(rows, scores, picture(out))
+        rows = compare_mappings(scores, given(context))
+        draw_mappings(rows, scores, picture(out))
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     table = Table("mapping", *(f"{score:g}" for score in scores), "zeros")
@@ -82,6 +86,8 @@ def plot(
 
 
 def _rows() -> list[list[str]]:
+    from rsoftmax.mappings import MAPPINGS
+
     return [
         [
             name,
@@ -92,20 +98,3 @@ def _rows() -> list[list[str]]:
         ]
         for name, mapping in MAPPINGS.items()
     ]
-
-
-def numbers(words: str) -> list[float]:
-    """The numbers in ``words``, apart by commas or blanks; none if anything else is among them."""
-    try:
-        return [float(word) for word in words.replace(",", " ").split()]
-    except ValueError:
-        return []
-
-
-def picture(path: Path) -> Path:
-    """The path, if a picture can be written there."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint="--out")
-    if not path.resolve().parent.is_dir():
-        raise typer.BadParameter(f"the folder {str(path.parent)!r} does not exist; create it first", param_hint="--out")
-    return path

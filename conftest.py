@@ -1,0 +1,31 @@
+"""What all tests share.
+
+Tests of a mapping run twice, on the native kernels and on the reference; all start from one seed.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rsoftmax.kernels import KERNELS, use_kernels
+
+pytest_plugins = ["mulan_sets"]
+torch.set_num_threads(1)  # the processes of pytest-xdist share the cores
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__ in ("test_mappings", "test_gradients"):
+        metafunc.fixturenames.append("kernels")
+        metafunc.parametrize("kernels", KERNELS, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    with use_kernels(request.param):
+        yield request.param
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    torch.manual_seed(0)

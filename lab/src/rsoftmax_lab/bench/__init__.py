@@ -1,0 +1,1 @@
+"""What the library costs, beside torch in the same run."""

@@ -1,0 +1,1 @@
+"""The experiments, a folder for each."""

@@ -1,0 +1,1 @@
+"""Table 2: an encoder fine-tuned on GLUE."""

@@ -1,0 +1,126 @@
+"""Five GLUE tasks: from the official files, ``TASK/train.tsv`` and ``TASK/dev.tsv``, or from the hub."""
+
+import codecs
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HUB = "nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a task is stored.
+
+    Attributes:
+        columns: of the one or two texts, in the TSV files.
+        label: the column of the label.
+        labels: its values; a label's number is its place here, as on the hub.
+        hub: the task's name on the hub.
+        hub_columns: of the texts, there.
+        f1: whether GLUE asks for F1 too.
+    """
+
+    columns: tuple[str, ...]
+    label: str
+    labels: tuple[str, str]
+    hub: str
+    hub_columns: tuple[str, ...]
+    f1: bool = False
+
+
+TASKS = {
+    "MRPC": Task(("#1 String", "#2 String"), "Quality", ("0", "1"), "mrpc", ("sentence1", "sentence2"), f1=True),
+    "RTE": Task(
+        ("sentence1", "sentence2"), "label", ("entailment", "not_entailment"), "rte", ("sentence1", "sentence2")
+    ),
+    "SST-2": Task(("sentence",), "label", ("0", "1"), "sst2", ("sentence",)),
+    "QNLI": Task(("question", "sentence"), "label", ("entailment", "not_entailment"), "qnli", ("question", "sentence")),
+    "QQP": Task(("question1", "question2"), "is_duplicate", ("0", "1"), "qqp", ("question1", "question2"), f1=True),
+}
+
+
+class Example(NamedTuple):
+    """A row: one or two texts, and the number of its label."""
+
+    texts: tuple[str, ...]
+    label: int
+
+
+class Examples(NamedTuple):
+    """A task's rows, and how many were left out; the official test sets have no labels and are not read."""
+
+    train: list[Example]
+    dev: list[Example]
+    skipped: int = 0
+
+
+@lru_cache(maxsize=1)  # the runs on one task follow each other
+def read(data: str, task: str, skip_bad: bool = False) -> Examples:
+    """The rows of a task.
+
+    Args:
+        data: a folder, or the name of a set on the hub.
+        task: a key of ``TASKS``.
+        skip_bad: leave out lines that have too few or too many cells or an unknown label, as the official QQP files do,
+            and those that are not UTF-8.
+
+    An error names the file and the line.
+    """
+    if not Path(data).is_dir():
+        return _from_hub(data, TASKS[task])
+    train, dev = (_tsv(Path(data) / task / f"{part}.tsv", TASKS[task], skip_bad) for part in ("train", "dev"))
+    return Examples(train[0], dev[0], train[1] + dev[1])
+
+
+def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
+    if not path.is_file():
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a folder of GLUE has TASK/train.tsv, dev.tsv")
+    rows, bad, number = [], 0, 1
+    with path.open("rb") as file:
+        header = _cells(next(file, b"").removeprefix(codecs.BOM_UTF8))
+        for column in (*task.columns, task.label):
+            if column not in header:
+                found = ", ".join(header) or "nothing"
+                raise ValueError(f"{path}, line 1: no column {column!r}; the header has {found}")
+        for number, line in enumerate(file, 2):
+            try:
+                rows.append(_example(header, _cells(line), task))
+            except ValueError as error:
+                if not skip_bad:
+                    raise ValueError(f"{path}, line {number}: {error}; --skip-bad leaves such out") from None
+                bad += 1
+    if not rows:
+        raise ValueError(f"{path}, line {number}: the file ends without a row; is it the right one?")
+    return rows, bad
+
+
+def _cells(line: bytes) -> list[str]:
+    return line.decode().rstrip("\r\n").split("\t")  # quotation marks are part of the texts
+
+
+def _example(header: list[str], cells: list[str], task: Task) -> Example:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(cells)} cells instead of the header's {len(header)}")
+    named = dict(zip(header, cells, strict=True))
+    if named[task.label] not in task.labels:
+        raise ValueError(f"{task.label} must be {' or '.join(task.labels)}, got {named[task.label]!r}")
+    return Example(tuple(named[column] for column in task.columns), task.labels.index(named[task.label]))
+
+
+def _from_hub(name: str, task: Task) -> Examples:
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"{name!r} is no folder; the hub is read through {missing.name}: pip install 'rsoftmax-lab[hub]'",
+            name=missing.name,
+        ) from None
+    parts = load_dataset(name, task.hub)
+    return Examples(_rows(parts["train"], task), _rows(parts["validation"], task))
+
+
+def _rows(part: Any, task: Task) -> list[Example]:
+    texts = zip(*(part[column] for column in task.hub_columns), strict=True)
+    return [Example(tuple(pair), int(label)) for pair, label in zip(texts, part["label"], strict=True)]

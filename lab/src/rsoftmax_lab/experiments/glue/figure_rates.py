@@ -1,0 +1,44 @@
+"""What r does: accuracy on dev against the final rate, a panel for each task."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from rsoftmax_lab.contest.results import Mean
+from rsoftmax_lab.report.section import save
+
+
+def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers: dict[str, float], path: Path) -> None:
+    """Draw the panels: points are means over seeds, bars one standard deviation.
+
+    Args:
+        curves: of each task, accuracy by r; 0 is softmax.
+        errors: of each task, the standard error of an accuracy: the band around softmax, within which nothing is said.
+        papers: the r that was best in the paper.
+        path: where to.
+    """
+    figure, axes = plt.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.4), squeeze=False, layout="constrained")
+    for axis, (task, points) in zip(axes[0], curves.items(), strict=True):
+        rates = [r for r in points if r > 0]
+        means = [points[r] for r in rates]
+        axis.errorbar(
+            rates,
+            [mean.value for mean in means],
+            [mean.spread or 0.0 for mean in means],
+            color="#1d4e89",
+            marker="D",
+            capsize=3,
+            label="r-softmax",
+        )
+        if 0.0 in points:
+            softmax, error = points[0.0].value, errors[task]
+            axis.axhline(softmax, color="#555555", linestyle="--", label="softmax")
+            axis.axhspan(softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="its error")
+        axis.axvline(papers[task], color="#c1121f", linestyle=":", label="best r in the paper")
+        axis.set_title(task, fontsize=11)
+        axis.set_xlabel("final rate r", fontsize=9)
+    axes[0, 0].set_ylabel("accuracy on dev, %", fontsize=9)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    save(figure, path)
+    plt.close(figure)

@@ -1,0 +1,183 @@
+"""One run of Table 2: load, fine-tune, score. The only experiment that needs transformers."""
+
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
+from rsoftmax.huggingface.quiet import quiet
+from rsoftmax_lab.experiments.glue import data as glue_data
+from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
+from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.running import ranks
+from rsoftmax_lab.running.journal import Row
+
+EVAL_BATCH = 64
+SPARSITY_ROWS = 64  # dev rows on which zeros are counted
+
+
+@quiet()
+def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) -> dict[str, int]:
+    """Find out before the first run what would stop it: a file missing or broken, a model that cannot be used.
+
+    Returns:
+        How many rows of each task are left out.
+    """
+    try:
+        AutoTokenizer.from_pretrained(model)
+        _network(model, runs[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the model {model!r}: {error}") from None
+    return {task: glue_data.read(data, task, skip_bad).skipped for task in dict.fromkeys(run.task for run in runs)}
+
+
+@quiet()
+def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
+    """Fine-tune and score: the row of a run.
+
+    Args:
+        model: a folder, or a name on the hub; the weights must be safetensors.
+        data: a folder, or a name on the hub.
+        skip_bad: whether to leave out bad rows; see :func:`glue_data.read`.
+        run: what to do.
+    """
+    set_seed(run.seed)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    parts = _parts(glue_data.read(data, run.task, skip_bad), run)
+    network = _network(model, run)
+    length = min(run.max_length, getattr(network.config, "max_position_embeddings", run.max_length))
+    encoded = {part: _encode(rows, tokenizer, length) for part, rows in parts.items()}
+    collate = DataCollatorWithPadding(tokenizer)
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = Trainer(
+            network,
+            _arguments(run, scratch),
+            train_dataset=encoded["train"],
+            data_collator=collate,
+            processing_class=tokenizer,
+            callbacks=[_Progress(run)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        if run.r is not None:
+            trainer.add_callback(SparsitySchedule(run.r, shape=run.schedule))
+        trained = trainer.train()
+        scores = {part: _score(trainer, encoded[part], TASKS[run.task].f1) for part in ("validation", "dev")}
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {
+        "rows": {part: len(rows) for part, rows in parts.items()},
+        **scores,
+        "sparsity": _sparsity(network, collate(encoded["dev"][:SPARSITY_ROWS])),
+        "train_loss": losses[-1] if math.isfinite(losses[-1]) else None,
+        "train_seconds": round(trained.metrics["train_runtime"], 1),
+    }
+
+
+def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:
+    """The rows to train on, to select on and to report, each drawn once and the same for every run of a seed."""
+    train, dev = examples.train, examples.dev
+    order = np.random.default_rng(run.seed).permutation(len(train))
+    aside = min(run.validation_samples, len(train) // 10)
+    reported = np.random.default_rng(0).permutation(len(dev))[: run.max_eval_samples]
+    return {
+        "train": [train[row] for row in order[aside:][: run.max_train_samples]],
+        "validation": [train[row] for row in order[:aside]],
+        "dev": [dev[row] for row in reported],
+    }
+
+
+def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> Any:
+    """Tokens, row by row: a list, which the Trainer takes for a data set."""
+    if not rows:
+        return []
+    texts = map(list, zip(*(row.texts for row in rows), strict=True))
+    encoded = tokenizer(*texts, truncation=True, max_length=max_length)
+    return [
+        {**{name: values[place] for name, values in encoded.items()}, "labels": row.label}
+        for place, row in enumerate(rows)
+    ]
+
+
+def _network(model: str, run: Run) -> PreTrainedModel:
+    network: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
+        model, num_labels=len(TASKS[run.task].labels), use_safetensors=True, trust_remote_code=False
+    )
+    parameter = ROW_MAPPINGS[run.mapping].parameter
+    given: dict[str, Any] = {} if parameter is None else {parameter.name: parameter.example if run.r is None else run.r}
+    set_attention(network, run.mapping, **given)
+    return network
+
+
+def _arguments(run: Run, scratch: str) -> TrainingArguments:
+    return TrainingArguments(
+        scratch,
+        num_train_epochs=run.epochs,
+        learning_rate=run.lr,
+        lr_scheduler_type="linear",
+        per_device_train_batch_size=_share(run.batch_size),
+        per_device_eval_batch_size=EVAL_BATCH,
+        train_sampling_strategy="group_by_length",
+        bf16=run.bf16,
+        seed=run.seed,
+        logging_steps=0.1,
+        logging_nan_inf_filter=False,
+        average_tokens_across_devices=False,  # the loss is a mean already, and would be multiplied by the processes
+        use_cpu=not torch.accelerator.is_available(),  # without it, processes on CPUs would not find each other
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _score(trainer: Trainer, rows: Any, f1: bool) -> dict[str, float] | None:
+    if not rows:
+        return None
+    answer = trainer.predict(rows)
+    labels, predicted = answer.label_ids, np.argmax(answer.predictions, -1)
+    scores = {"accuracy": accuracy_score(labels, predicted)}
+    if f1:
+        scores["f1"] = f1_score(labels, predicted)
+    return scores
+
+
+def _sparsity(network: PreTrainedModel, batch: dict[str, Any]) -> float:
+    """The share of exact zeros in the attention, mean over layers and heads."""
+    return sparsity(network, {name: values.to(network.device) for name, values in batch.items()}).mean()
+
+
+def _share(batch_size: int) -> int:
+    """Of each process under torchrun: together they take the steps that one would."""
+    if batch_size % ranks.count():
+        raise ValueError(f"batches of {batch_size} cannot be shared by {ranks.count()} processes")
+    return batch_size // ranks.count()
+
+
+class _Progress(TrainerCallback):
+    """Ten lines for each run, on stderr: it takes minutes, and the sweep's bar moves only when it is over."""
+
+    def __init__(self, run: Run) -> None:
+        rate = "" if run.r is None else f" r={run.r}"
+        self.what = f"{run.task} {run.mapping}{rate} lr={run.lr} seed={run.seed}"
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        if state.is_world_process_zero and "loss" in logs:
+            done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
+            print(f"{self.what}: {done}", file=sys.stderr, flush=True)

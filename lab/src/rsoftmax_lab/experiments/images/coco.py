@@ -1,0 +1,81 @@
+"""Reads the layout of COCO: ``annotations/instances_<split>.json``, and pictures in ``images/<split>`` or ``<split>``.
+
+A class is present if the picture has an annotation of it, crowds included. Pictures without any annotation stay.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rsoftmax_lab.experiments.images.pictures import Pictures, Splits
+
+
+def read(folder: Path) -> Splits:
+    """The splits ``train<year>`` and ``val<year>``; classes in the order of their ids."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {str(folder)!r} does not exist")
+    (train_path, train), (val_path, val) = (_load(folder, split) for split in ("train", "val"))
+    classes = _by_id(train_path, train["categories"], "name")
+    if classes != _by_id(val_path, val["categories"], "name"):
+        raise ValueError(f"{val_path}: its categories are not those of {train_path.name}")
+    ids = sorted(classes)
+    names = [classes[category] for category in ids]
+    return Splits(names, _split(folder, train_path, train, ids), _split(folder, val_path, val, ids))
+
+
+def _by_id(path: Path, entries: list[dict[str, Any]], field: str) -> dict[int, str]:
+    """What the entries of a list say, by their id; each once."""
+    found: dict[int, str] = {}
+    for entry in entries:
+        try:
+            number, text = int(entry["id"]), entry[field]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{path}: wanted an id and a {field}, got {entry!r}") from None
+        if number in found or not isinstance(text, str):
+            raise ValueError(f"{path}: the id or the {field} of {entry!r} is not its own, or no text")
+        found[number] = text
+    if not found:
+        raise ValueError(f"{path}: a list of things with a {field} is empty")
+    return found
+
+
+def _load(folder: Path, split: str) -> tuple[Path, dict[str, Any]]:
+    found = sorted((folder / "annotations").glob(f"instances_{split}*.json"))
+    if len(found) != 1:
+        what = f"has several: {', '.join(path.name for path in found)}; leave one" if found else "has none"
+        raise FileNotFoundError(f"{folder / 'annotations'}: wanted a file instances_{split}<year>.json, and it {what}")
+    try:
+        entries = json.loads(found[0].read_bytes())
+        missing = [key for key in ("images", "annotations", "categories") if not isinstance(entries.get(key), list)]
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{found[0]}: not JSON of COCO's kind: {error}") from None
+    if missing:
+        raise ValueError(f"{found[0]}: has no list {missing[0]!r}")
+    return found[0], entries
+
+
+def _split(folder: Path, path: Path, entries: dict[str, Any], classes: list[int]) -> Pictures:
+    split = path.stem.removeprefix("instances_")
+    places = [place for place in (folder / "images" / split, folder / split) if place.is_dir()]
+    if not places:
+        raise FileNotFoundError(f"{folder} has neither images/{split} nor {split}, where the pictures should be")
+    files = _by_id(path, entries["images"], "file_name")
+    rows = {number: i for i, number in enumerate(files)}
+    columns = {category: j for j, category in enumerate(classes)}
+    Y = np.zeros((len(rows), len(columns)), dtype=bool)
+    for entry in entries["annotations"]:
+        try:
+            Y[rows[entry["image_id"]], columns[entry["category_id"]]] = True
+        except (KeyError, TypeError):
+            raise ValueError(f"{path}: no image and category are listed for {_shortened(entry)}") from None
+    names = list(files.values())
+    return Pictures(names, [places[0] / name for name in names], labels=Y, ignored=np.zeros_like(Y))
+
+
+def _shortened(entry: Any) -> str:
+    """Without its outline."""
+    if isinstance(entry, dict):
+        entry = {name: value for name, value in entry.items() if name in ("id", "image_id", "category_id")}
+    return f"the annotation {entry!r}"

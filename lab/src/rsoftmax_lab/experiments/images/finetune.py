@@ -1,0 +1,211 @@
+"""The whole network trained, as in the paper, by the Trainer of transformers."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from rich.console import Console
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+
+from rsoftmax.huggingface.backbone import Backbone
+from rsoftmax.huggingface.picture_classifier import PictureClassifier
+from rsoftmax.huggingface.quiet import quiet
+from rsoftmax.pictures import open_picture
+from rsoftmax_lab.contest.play import METHODS, Answers, answers, scores
+from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad, sound
+from rsoftmax_lab.experiments.images.table1 import Run, cut
+from rsoftmax_lab.running.sweep import differences
+
+SCORES = "scores"  # under this name the Trainer's history holds the contest's
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A network to be trained, and the pictures.
+
+    Attributes:
+        model: the network's folder or hub id.
+        work: where runs keep their checkpoints and, at the end, their models.
+        splits: the pictures.
+    """
+
+    model: str
+    work: Path
+    splits: Splits
+
+    @classmethod
+    def of(cls, model: str, work: Path, splits: Splits, skip_bad: bool, console: Console) -> "Whole":
+        """Look whether all pictures can be opened, before hours are spent."""
+
+        def part(pictures: Pictures) -> Pictures:
+            kept, bad = sound(pictures, skip_bad)
+            report_bad(bad, len(pictures), console)
+            return kept
+
+        checked = Splits(splits.classes, part(splits.train), part(splits.val))
+        return cls(str(Path(model).resolve()) if Path(model).is_dir() else model, work.resolve(), checked)
+
+    def folder(self, run: Run) -> Path:
+        """The folder of one run, named by what it differs in."""
+        named = {name: value for name, value in differences(run).items() if name not in ("model", "finetune")}
+        return self.work / "-".join(f"{name}={value}" for name, value in sorted(named.items()))
+
+    def run(self, run: Run) -> dict[str, Any]:
+        """Train the network with a method's head and score it: the row of a run.
+
+        A checkpoint is kept after each epoch, from which a run that was killed goes on; when it is done, the model.
+        """
+        folder = self.folder(run)
+        learn, select = cut(len(self.splits.train), run)
+        train, test = self.splits.train.take(learn), self.splits.val
+        validation = self.splits.train.take(select) if run.selection_share else test
+        set_seed(run.seed)
+        backbone = Backbone.load(self.model)
+        model = PictureClassifier(backbone.network, self.splits.classes, METHODS[run.method].head, backbone.size)
+        trainer = _Contest(run, model, backbone, folder, train, validation, test)
+        start = time.perf_counter()
+        with quiet():
+            trainer.train(resume_from_checkpoint=_whole_checkpoint(folder))
+        seconds = time.perf_counter() - start
+        model.save(folder / "model", backbone.processor)
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+        return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, trainer.state.log_history)}
+
+    def save(self, run: Run, epoch: int, folder: Path) -> None:
+        """Copy the model of a run, as it was after its last epoch."""
+        model, backbone = PictureClassifier.load(self.folder(run) / "model")
+        model.save(folder, backbone.processor)
+
+
+class _Contest(Trainer):
+    """The Trainer, whose evaluation is the contest's: the scores under each rule, in its history."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: PictureClassifier,
+        backbone: Backbone,
+        folder: Path,
+        train: Pictures,
+        validation: Pictures,
+        test: Pictures,
+    ) -> None:
+        self.run, self.rules = run, METHODS[run.method].rules
+        self.judged = {"validation": validation, "test": test}
+        self.backbone = backbone
+        settings = TrainingArguments(
+            output_dir=str(folder),
+            num_train_epochs=run.epochs,
+            learning_rate=run.lr,
+            lr_scheduler_type="constant",
+            per_device_train_batch_size=run.batch_size,
+            per_device_eval_batch_size=run.batch_size,
+            max_grad_norm=0,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=2,  # should the last one be torn by a kill
+            logging_strategy="no",
+            remove_unused_columns=False,
+            report_to="none",
+            disable_tqdm=True,
+            seed=run.seed,
+            dataloader_pin_memory=torch.cuda.is_available(),
+        )
+        super().__init__(model, settings, train_dataset=_Pixels(train, backbone, run.augment), eval_dataset=[])
+        for callback in list(self.callback_handler.callbacks):
+            if type(callback).__name__ == "PrinterCallback":
+                self.remove_callback(callback)
+        self.add_callback(_Line(run))
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """The scores of both splits, under each rule, as this epoch's entry of the history."""
+        validation = self._answers("validation")
+        test = validation if self.judged["test"] is self.judged["validation"] else self._answers("test")
+        entry: dict[str, Any] = {"validation": {}, "test": {}}
+        for name, rule in self.rules.items():
+            decide = rule(validation)
+            entry["validation"][name] = scores(validation.Y, decide(validation))
+            entry["test"][name] = scores(test.Y, decide(test))
+        self.log({SCORES: entry})  # type: ignore[dict-item]
+        return {}
+
+    def _answers(self, split: str) -> Answers:
+        pictures = self.judged[split]
+        u, p = np.asarray(self.predict(_Pixels(pictures, self.backbone)).predictions)
+        return answers(u, p, pictures.labels, pictures.ignored)
+
+
+class _Pixels(Dataset[dict[str, Tensor]]):
+    """Pictures as the Trainer wants them."""
+
+    def __init__(self, pictures: Pictures, backbone: Backbone, augment: bool = False) -> None:
+        self.pictures, self.backbone, self.augment = pictures, backbone, augment
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        picture = open_picture(self.pictures.files[index], self.pictures.names[index])
+        pixels = self.backbone.pixels([augmented(picture) if self.augment else picture])[0]
+        return {"pixel_values": pixels, "labels": torch.from_numpy(self.pictures.labels[index].astype(np.float32))}
+
+
+def augmented(picture: Image.Image, least: float = 0.8) -> Image.Image:
+    """The picture cut to between ``least`` and all of each side, somewhere, and mirrored every other time."""
+    share, left, top, mirror = torch.rand(4).tolist()
+    kept = least + (1 - least) * share
+    width, height = round(kept * picture.width), round(kept * picture.height)
+    x, y = round(left * (picture.width - width)), round(top * (picture.height - height))
+    cropped = picture.crop((x, y, x + width, y + height))
+    return ImageOps.mirror(cropped) if mirror < 0.5 else cropped
+
+
+class _Line(TrainerCallback):
+    """Says how an epoch went, for those who watch a long run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if logs and SCORES in logs:
+            best = max(rule["micro"] for name, rule in logs[SCORES]["validation"].items() if name != "true_count")
+            print(f"{self.run.dataset}, {self.run.method}, lr={self.run.lr}, seed {self.run.seed}:"
+                  f" epoch {round(state.epoch)} of {self.run.epochs}, F1 {best:.2f}", flush=True)  # fmt: skip
+
+
+def _whole_checkpoint(folder: Path) -> str | None:
+    """The last checkpoint that was written to its end: the Trainer writes its state last, and its weights are whole."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
+        try:
+            json.loads((checkpoint / "trainer_state.json").read_bytes())
+            with safe_open(checkpoint / "model.safetensors", "pt"):
+                return str(checkpoint)
+        except (OSError, ValueError, SafetensorError):
+            shutil.rmtree(checkpoint)
+    return None
+
+
+def _rules(run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:
+    epochs = [entry[SCORES] for entry in history if SCORES in entry]
+    rules = {}
+    for name in METHODS[run.method].rules:
+        curve = [entry["validation"][name]["micro"] for entry in epochs]
+        best = int(np.argmax(curve))
+        rules[name] = {
+            "epoch": best + 1,
+            "validation": epochs[best]["validation"][name],
+            "test": epochs[best]["test"][name],
+            "test_last": epochs[-1]["test"][name],
+            "curve": [round(f1, 1) for f1 in curve],
+        }
+    return rules

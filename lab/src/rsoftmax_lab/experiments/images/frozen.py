@@ -1,0 +1,89 @@
+"""Table 1 on frozen features: every head is trained in seconds."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from rsoftmax.huggingface.backbone import Backbone
+from rsoftmax.huggingface.picture_classifier import PictureClassifier
+from rsoftmax_lab.contest.play import METHODS, Data, Rows, contestant, play
+from rsoftmax_lab.experiments.images import features
+from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad
+from rsoftmax_lab.experiments.images.table1 import Run, cut
+
+
+class Part(NamedTuple):
+    """A split whose features are in a file; of pictures that could be opened."""
+
+    file: Path
+    pictures: Pictures
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A network that stays as it is, and what it has seen.
+
+    Attributes:
+        model: the network's folder or hub id.
+        classes: the labels' names.
+        train: the split to learn from.
+        val: the split to be judged on.
+    """
+
+    model: str
+    classes: list[str]
+    train: Part
+    val: Part
+
+    @classmethod
+    def of(
+        cls, backbone: Backbone, splits: Splits, cache: Path, skip_bad: bool, jobs: int | None, console: Console
+    ) -> "Frozen":
+        """Compute the features, unless they are in the cache."""
+
+        def part(pictures: Pictures) -> Part:
+            file = features.extract(backbone, pictures, cache.resolve(), skip_bad=skip_bad, jobs=jobs, console=console)
+            found = features.load(file)
+            report_bad(found.bad, len(pictures), console)
+            return Part(file, pictures.take(found.kept))
+
+        return cls(backbone.source, splits.classes, part(splits.train), part(splits.val))
+
+    @property
+    def splits(self) -> Splits:
+        """The pictures that were seen."""
+        return Splits(self.classes, self.train.pictures, self.val.pictures)
+
+    def run(self, run: Run) -> dict[str, Any]:
+        """Train a head and score it: the row of a run."""
+        return play(run, self.data(run), curves=not run.selection_share)
+
+    def data(self, run: Run) -> Data:
+        """The rows of a run. Features are as the network pooled them: a head behind the network sees no others."""
+        train, val = self.train.pictures, self.val.pictures
+        learn, select = cut(len(train), run)
+        X, V = _features(self.train.file), _features(self.val.file)
+        test = Rows(V, val.labels, val.ignored)
+        aside = Rows(X[select], train.labels[select], train.ignored[select])
+        return Data(Rows(X[learn], train.labels[learn]), aside if run.selection_share else test, test)
+
+    def save(self, run: Run, epoch: int, folder: Path) -> None:
+        """Train a head again, on all training pictures, and write it with its network as one model."""
+        run = replace(run, selection_share=0.0)
+        model, rows = contestant(run), self.data(run).train
+        for _ in range(epoch):
+            model.partial_fit(rows.X, rows.Y)
+        backbone = Backbone.load(self.model)
+        whole = PictureClassifier(backbone.network, self.classes, METHODS[run.method].head, rows.X.shape[1])
+        whole.head.load_state_dict(model.net_.module_.head.state_dict())
+        whole.save(folder, backbone.processor)
+
+
+@lru_cache(maxsize=2)  # the runs on one set follow each other
+def _features(file: Path) -> NDArray[np.float32]:
+    return features.load(file).X

@@ -1,0 +1,1 @@
+"""Figure 2: synthetic documents."""

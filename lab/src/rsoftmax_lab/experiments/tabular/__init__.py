@@ -1,0 +1,1 @@
+"""The same contest on real sets."""

@@ -1,0 +1,1 @@
+"""Many runs, spread over processes or a cluster, restartable; and the file of their rows."""

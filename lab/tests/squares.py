@@ -1,0 +1,45 @@
+"""A small sweep to start, kill and start again: ``python squares.py FILE ENGINE [SECONDS]``."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rsoftmax_lab.running.sweep import sweep
+
+
+@dataclass(frozen=True)
+class Square:
+    number: int = 0
+    seconds: float = 0.0
+    fate: str = "lives"
+
+
+def square(run: Square) -> dict[str, Any]:
+    time.sleep(run.seconds)
+    if run.fate == "raises":
+        raise ArithmeticError("too square: [rows, 4] [/x]")
+    if run.fate == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if run.fate == "answers nonsense":
+        return {"square": float("nan")}
+    return {
+        "square": run.number**2,
+        "process": os.getpid(),
+        "threads": torch.get_num_threads(),
+        "omp": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+if __name__ == "__main__":
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    grid = [Square(number, seconds) for number in range(1, 9)]
+    try:
+        sweep(grid, square, Path(sys.argv[1]), engine=sys.argv[2], jobs=2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,343 @@
+"""GLUE: its files, fine-tuning a tiny random encoder, alone and under torchrun, and Table 2 in the report."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, BertTokenizer
+from typer.testing import CliRunner, Result
+
+from rsoftmax.cli.application import app
+from rsoftmax_lab import report
+from rsoftmax_lab.experiments.glue import data as glue_data
+from rsoftmax_lab.experiments.glue import grid as glue
+from rsoftmax_lab.experiments.glue import run as finetune
+from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.experiments.glue.section import PAPER, chosen, read
+from rsoftmax_lab.running import journal
+from rsoftmax_lab.running.sweep import differences
+
+WORDS = [f"word{number}" for number in range(40)]
+HEADERS = {
+    "MRPC": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "RTE": "index\tsentence1\tsentence2\tlabel",
+    "SST-2": "sentence\tlabel",
+    "QNLI": "index\tquestion\tsentence\tlabel",
+    "QQP": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT without dropout, so that it trains the same way however its batches are shared."""
+    folder = tmp_path_factory.mktemp("models")
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    config = BertConfig(
+        vocab_size=45, initializer_range=0.2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes
+    )
+    BertModel(config).save_pretrained(folder / "tiny-bert")
+    BertTokenizer(str(vocabulary)).save_pretrained(folder / "tiny-bert")
+    return folder / "tiny-bert"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every task, with rows of which the first word tells the label; some cells hold quotes."""
+    folder = tmp_path_factory.mktemp("data") / "tiny-glue"
+    chance = random.Random(0)
+    for task, header in HEADERS.items():
+        (folder / task).mkdir(parents=True)
+        for part, count in (("train", 72), ("dev", 30)):
+            rows = [line(task, chance, label) for label in chance.choices((0, 1), k=count)]
+            (folder / task / f"{part}.tsv").write_text("\n".join([header, *rows, ""]))
+    return folder
+
+
+def line(task: str, chance: random.Random, label: int) -> str:
+    first, second = (" ".join(chance.choices(WORDS, k=chance.randint(2, 12))) for _ in range(2))
+    mark = "word0" if label else "word1"
+    first = f'{mark} "{first} {mark} {mark}'
+    name = glue_data.TASKS[task].labels[label]
+    match task:
+        case "MRPC":
+            return f"{name}\t7\t8\t{first}\t{second}"
+        case "SST-2":
+            return f"{first}\t{name}"
+        case "QQP":
+            return f"1\t\t\t{first}\t{second}\t{name}"
+    return f"1\t{first}\t{second}\t{name}"
+
+
+def reproduce(*options: object) -> Result:
+    return CliRunner().invoke(app, ["reproduce", "glue", "--jobs", "1", *map(str, options)])
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return journal.read(folder / "glue.jsonl", pytest.fail)
+
+
+def plain(text: str) -> str:
+    """What an error says, without its box."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+@pytest.mark.parametrize("task", HEADERS)
+def test_every_official_layout_is_read(task: str, data: Path) -> None:
+    found = glue_data.read(str(data), task)
+    assert (len(found.train), len(found.dev), found.skipped) == (72, 30, 0)
+    assert {len(row.texts) for row in found.train} == {len(glue_data.TASKS[task].columns)}
+    for texts, label in found.dev:
+        assert texts[0].startswith('word0 "' if label else 'word1 "')
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "MRPC").mkdir()
+    for part in ("train", "dev"):
+        text = (data / "MRPC" / f"{part}.tsv").read_bytes()
+        (tmp_path / "MRPC" / f"{part}.tsv").write_bytes(b"\xef\xbb\xbf" + text)
+    assert glue_data.read(str(tmp_path), "MRPC") == glue_data.read(str(data), "MRPC")
+
+
+@pytest.mark.parametrize(
+    ("dev", "message"),
+    [
+        (None, "the file '.*RTE/dev.tsv' does not exist"),
+        (b"", "dev.tsv, line 1: no column 'sentence1'; the header has nothing"),
+        (
+            b"index\tsentence1\tlabel\n",
+            "dev.tsv, line 1: no column 'sentence2'; the header has index, sentence1, label",
+        ),
+        (b"sentence1\tsentence2\tlabel\n", "dev.tsv, line 1: the file ends without a row"),
+        (
+            b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\tentailment\n",
+            "dev.tsv, line 3: 2 cells instead of the header's 3; --skip-bad leaves such out",
+        ),
+        (
+            b"sentence1\tsentence2\tlabel\na\tb\tmaybe\n",
+            "dev.tsv, line 2: label must be entailment or not_entailment, got 'maybe'",
+        ),
+        (
+            b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\xff\tb\tentailment\n",
+            "dev.tsv, line 3: 'utf-8' codec can't decode byte 0xff in position 1: invalid start byte; --skip-bad",
+        ),
+        (b"sentence1\tsentence2\tlabel\ra\tb\tentailment\r", "dev.tsv, line 1: no column 'label'"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_name_and_line(
+    dev: bytes | None, message: str, tmp_path: Path, data: Path
+) -> None:
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "train.tsv").write_bytes((data / "RTE" / "train.tsv").read_bytes())
+    if dev is not None:
+        (tmp_path / "RTE" / "dev.tsv").write_bytes(dev)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        glue_data.read(str(tmp_path), "RTE")
+
+
+def test_bad_lines_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "SST-2").mkdir()
+    (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tlabel\ngood\t1\nhalf\nbad\t0\nodd\t2\n")
+    (tmp_path / "SST-2" / "dev.tsv").write_text("sentence\tlabel\ngood\t1\n\n")
+    found = glue_data.read(str(tmp_path), "SST-2", skip_bad=True)
+    assert [row.texts for row in found.train] == [("good",), ("bad",)]
+    assert found.skipped == 3
+
+
+def test_without_datasets_a_name_on_the_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ModuleNotFoundError, match=r"'nyu-mll/glue' is no folder; .* pip install 'rsoftmax-lab\[hub\]'"):
+        glue_data.read("nyu-mll/glue", "RTE")
+
+
+def test_the_grid_is_the_papers() -> None:
+    runs = glue.grid()
+    assert len(runs) == 5 * 5 * (3 + 5)
+    assert {(run.task, run.epochs) for run in runs} == {(task, 5 if task == "MRPC" else 3) for task in HEADERS}
+    assert {run.r for run in runs if run.mapping == "r_softmax"} == {0.05, 0.1, 0.15, 0.2, 0.5}
+    assert {run.r for run in runs if run.mapping != "r_softmax"} == {None}
+    assert {run.lr for run in runs} == {1e-5, 2e-5, 5e-5, 1e-4, 5e-4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "CoLA"}, "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'CoLA'"),
+        ({"mapping": "hardmax"}, "mapping must be one of softmax, .*, got 'hardmax'"),
+        ({"schedule": "jumps"}, "schedule must be one of linear, .*, got 'jumps'"),
+        ({"mapping": "r_softmax", "r": 1.5}, r"r must be in \[0, 1\] with r_softmax, got 1.5"),
+        ({"mapping": "r_softmax"}, r"r must be in \[0, 1\] with r_softmax, got None"),
+        ({"r": 0.5}, "r must not be given with softmax, got 0.5"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Run(**{"task": "RTE", **settings})
+
+
+def test_same_seed_same_numbers_and_the_task_is_learned(encoder: Path, data: Path) -> None:
+    run = Run("MRPC", "r_softmax", r=0.5, lr=1e-2, epochs=8, validation_samples=7)
+    first, again = (finetune.run(str(encoder), str(data), False, run) for _ in range(2))
+    for row in (first, again):
+        assert row.pop("train_seconds") >= 0
+    assert first == again
+    assert first["rows"] == {"train": 65, "validation": 7, "dev": 30}
+    assert first["dev"]["accuracy"] > 0.9
+    assert first["dev"].keys() == first["validation"].keys() == {"accuracy", "f1"}
+    assert 0.5 <= first["sparsity"] < 0.56  # rates are reached exactly, and rounded up to a whole number of keys
+    other = finetune.run(str(encoder), str(data), False, Run("MRPC", "r_softmax", r=0.5, lr=1e-2, epochs=8, seed=1))
+    assert other["train_loss"] != first["train_loss"]
+
+
+def test_one_text_is_enough_and_nothing_need_be_set_aside(encoder: Path, data: Path) -> None:
+    run = Run("SST-2", epochs=1, max_train_samples=20, max_eval_samples=5, validation_samples=0, bf16=True)
+    row = finetune.run(str(encoder), str(data), False, run)
+    assert row["rows"] == {"train": 20, "validation": 0, "dev": 5}
+    assert row["validation"] is None
+    assert row["sparsity"] == 0
+    assert row["dev"].keys() == {"accuracy"}
+
+
+def test_seeds_draw_their_own_rows_to_select_on_and_share_dev(data: Path) -> None:
+    examples = glue_data.read(str(data), "RTE")
+    zero, same, one = (
+        finetune._parts(examples, Run("RTE", "r_softmax", r, seed=seed, max_eval_samples=9))
+        for r, seed in ((0.1, 0), (0.2, 0), (0.1, 1))
+    )
+    assert zero == same
+    assert zero["dev"] == one["dev"]
+    assert zero["validation"] != one["validation"]
+    assert len(zero["validation"]) == 7  # a tenth
+    assert sorted(zero["validation"] + zero["train"]) == sorted(examples.train)
+
+
+SHARED = ["--quick", "--task", "rte", "--mapping", "softmax", "--mapping", "r_softmax", "--lr", "1e-2", "--lr", "2e-2"]
+SHARED += ["--max-train-samples", "64", "--r", "0.2"]
+
+
+def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
+    encoder: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "--"]
+    places = ["--model", str(encoder), "--data", str(data), "--out", str(out)]
+    program += ["rsoftmax", "reproduce", "glue", *SHARED, *places]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(program, stdout=log, stderr=log)
+        while not (out / "glue.jsonl").exists() or len(rows_of(out)) < 2:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.01)
+        process.terminate()  # which torchrun passes on
+        process.wait()
+    together = rows_of(out)
+    assert 2 <= len(together) < 5
+    assert not any("error" in row for row in together)
+
+    answer = reproduce(*SHARED, *places)
+    assert answer.exit_code == 0, answer.output
+    assert f"{len(together)} of 4 runs are in" in plain(answer.output)
+    assert len(rows_of(out)) == 4
+    assert "r-softmax, selected on validation" in answer.output
+    assert str(tmp_path) not in (out / "glue.jsonl").read_text()
+
+    for row in together:  # the same steps as alone
+        alone = finetune.run(str(encoder), str(data), False, Run(**row["run"]))
+        assert row["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-4)
+        assert row["rows"] == alone["rows"] == {"train": 64, "validation": 7, "dev": 30}
+        assert row["dev"] == alone["dev"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--task", "CoLA"], "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'COLA'"),
+        (["--task", "RTE", "--mapping", "r_softmax", "--r", "2"], "r must be in [0, 1] with r_softmax, got 2.0"),
+        (["--task", "RTE", "--mapping", "softmax", "--r", "0.1"], "softmax takes no r"),
+        (["--task", "RTE", "--mapping", "softmacs"], "mapping must be one of softmax, "),
+        (["--task", "RTE", "--epochs", "0"], "epochs must be above 0, got 0.0"),
+        (["--task", "RTE", "--lr", "-1"], "lr must be above 0, got -1.0"),
+        (["--model", "no/such/model", "--task", "RTE"], "the model 'no/such/model'"),
+        (["--data", "no/such/folder", "--task", "RTE"], "'no/such/folder' is no folder"),
+    ],
+)
+def test_a_wrong_word_is_refused_before_anything_is_written(
+    options: list[str], message: str, encoder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    answer = reproduce("--model", encoder, "--data", data, "--out", tmp_path / "out", *options)
+    assert answer.exit_code == 2
+    assert message in plain(answer.output)
+    assert not (tmp_path / "out").exists()
+
+
+def trial(task: str, mapping: str, r: float | None, lr: float, seed: int, validation: float, dev: float) -> str:
+    sizes = {"train": 100, "validation": 10, "dev": 50}
+    scores = {"validation": {"accuracy": validation}, "dev": {"accuracy": dev, "f1": dev}}
+    run = differences(Run(task, mapping, r, lr, seed=seed))
+    return json.dumps({"run": run, "seconds": 60.0, "rows": sizes, **scores, "sparsity": r or 0.0, "train_loss": 0.5})
+
+
+def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
+    lines = [
+        trial("MRPC", "softmax", None, 1e-5, 0, 0.70, 0.80),
+        trial("MRPC", "softmax", None, 1e-4, 0, 0.90, 0.75),
+        trial("MRPC", "r_softmax", 0.1, 1e-5, 0, 0.80, 0.82),
+        trial("MRPC", "r_softmax", 0.1, 1e-5, 1, 0.80, 0.78),
+        trial("MRPC", "r_softmax", 0.2, 1e-4, 0, 0.60, 0.90),
+        trial("MRPC", "sparsemax", None, 1e-5, 0, 0.50, 0.60),
+    ]
+    (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
+    written = report.write(tmp_path, tmp_path / "report", pytest.fail)
+    text = (tmp_path / "report" / "report.md").read_text()
+    for cells in (
+        f"| r-softmax, paper, BERT | **{PAPER['r_softmax']['MRPC']}** |",
+        "| softmax, selected on dev, as in the paper | 80.00 |",
+        "| r-softmax, selected on dev, as in the paper | **84.00 ± 8.49** |",
+        "| softmax, selected on validation | 75.00 |",
+        "| r-softmax, selected on validation | **80.00 ± 2.83** |",
+        "| paper, BERT | +0.98 |",
+        "| selected on dev, as in the paper | +10.00 |",
+        "| selected on validation | +7.00 |",
+        "| r-softmax | r 0.2, lr 0.0001; r 0.1, lr 1e-05 |",
+        "| r = 0.2 | 90.00 |",
+        "| MRPC | google-bert/bert-base-uncased | 100 | 10 | 50 | 3 | 2 | 6 | 1.0 | 5.9 |",
+    ):
+        assert cells in text
+    assert tmp_path / "report" / "glue-rates.png" in written.files
+
+
+def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
+    lines = [trial("RTE", "softmax", None, lr, 0, 0.5, 0.5) for lr in (1e-5, 2e-5)]
+    other = json.loads(trial("RTE", "softmax", None, 1e-5, 0, 0.9, 0.9))
+    later = json.dumps({**other, "run": {**other["run"], "warmup": 0.1}})
+    other["run"]["epochs"] = 1
+    (tmp_path / "glue.jsonl").write_text("\n".join([*lines, later, json.dumps(other), ""]))
+    notices: list[str] = []
+    (best,) = chosen(read(tmp_path / "glue.jsonl", notices.append)["RTE"], "softmax", "dev")
+    assert (best.run.lr, best.run.epochs) == (1e-5, 3)
+    assert len(notices) == 2
+    assert "1 rows are no runs that this version knows" in notices[0]
+    assert "mixes runs of different settings of RTE" in notices[1]
+
+
+def test_bench_finetuning_times_a_step_of_the_model_with_each_attention(encoder: Path, tmp_path: Path) -> None:
+    words = ["bench", "finetuning", "--quick", "--model", str(encoder), "--threads", "1", "--out", str(tmp_path)]
+    shown = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "goal, a step with r_softmax" in shown.output
+    rows = [json.loads(row) for row in (tmp_path / "bench_finetuning.jsonl").read_text().splitlines()]
+    assert [row["attention"] for row in rows] == ["sdpa", "softmax", "r_softmax", "sparsemax", "sparsehourglass"]
+    assert {row["model"] for row in rows} == {encoder.name}

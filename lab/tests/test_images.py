@@ -1,0 +1,586 @@
+"""Pictures: small drawn ones in the real layouts, a tiny random network, and everything that is done with them."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
+from typer.testing import CliRunner
+
+from rsoftmax.cli.application import app
+from rsoftmax.huggingface.backbone import Backbone
+from rsoftmax.huggingface.picture_classifier import PictureClassifier, predict
+from rsoftmax.huggingface.quiet import quiet
+from rsoftmax.pictures import BadPictureError, File, open_picture
+from rsoftmax_lab import report
+from rsoftmax_lab.contest import play as contest
+from rsoftmax_lab.contest.play import METHODS
+from rsoftmax_lab.experiments.images import coco, features, hub, table1, voc
+from rsoftmax_lab.experiments.images import section as section
+from rsoftmax_lab.experiments.images.finetune import Whole, augmented
+from rsoftmax_lab.experiments.images.frozen import Frozen
+from rsoftmax_lab.experiments.images.pictures import Pictures
+from rsoftmax_lab.experiments.images.table1 import Run
+from rsoftmax_lab.running import journal
+from rsoftmax_lab.running.sweep import differences
+
+CLASSES = ["bird", "cat", "train"]
+LABELS = [[1, 0, 0], [0, 1, 0], [-1, 1, 1], [1, 0, 1], [1, -1, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]]  # -1: difficult
+TRAIN, VAL = 16, 8
+QUIET = Console(quiet=True)
+
+
+def draw(path: Path, labels: list[int], number: int) -> None:
+    """A bright stripe for each label, on noise."""
+    pixels = np.random.default_rng(number).integers(0, 60, (24, 36, 3)).astype(np.uint8)
+    for k, label in enumerate(labels):
+        if label == 1:
+            pixels[:, 12 * k : 12 * k + 12, k] = 230
+    Image.fromarray(pixels).save(path, quality=90)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """VOCdevkit."""
+    lists, jpegs = tmp_path / "kit/VOC2007/ImageSets/Main", tmp_path / "kit/VOC2007/JPEGImages"
+    lists.mkdir(parents=True)
+    jpegs.mkdir()
+    for split, numbers in (("train", range(TRAIN)), ("val", range(TRAIN, TRAIN + VAL))):
+        for number in numbers:
+            draw(jpegs / f"{number:06d}.jpg", LABELS[number % 8], number)
+        for k, name in enumerate(CLASSES):
+            words = {1: " 1", 0: "-1", -1: " 0"}
+            lines = [f"{number:06d} {words[LABELS[number % 8][k]]}\n" for number in numbers]
+            (lists / f"{name}_{split}.txt").write_text("".join(lines))
+        (lists / f"{split}.txt").write_text("".join(f"{number:06d}\n" for number in numbers))
+    return tmp_path / "kit"
+
+
+@pytest.fixture
+def coco_folder(tmp_path: Path) -> Path:
+    """COCO; ids have gaps, and one picture has no annotation."""
+    folder = tmp_path / "coco"
+    (folder / "annotations").mkdir(parents=True)
+    for split, place in (("train2017", "images/train2017"), ("val2017", "val2017")):
+        (folder / place).mkdir(parents=True)
+        for number in range(4):
+            draw(folder / place / f"{number}.jpg", LABELS[number], number)
+        seen = [(n, k) for n in range(3) for k in range(3) if LABELS[n][k] == 1]
+        entries = {
+            "images": [{"id": 10 * n, "file_name": f"{n}.jpg"} for n in range(4)],
+            "annotations": [{"id": i, "image_id": 10 * n, "category_id": 7 * k} for i, (n, k) in enumerate(seen * 2)],
+            "categories": [{"id": 7 * k, "name": CLASSES[k]} for k in (2, 0, 1)],
+        }
+        (folder / f"annotations/instances_{split}.json").write_text(json.dumps(entries))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random network in Hugging Face's format."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    with quiet():
+        ResNetModel(config).save_pretrained(folder)
+        ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def rsoftmax(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "250"})
+    assert done.exit_code == code, done.output
+    return re.sub(r"[│\s]+", " ", done.output)
+
+
+def damage(kit: Path, number: int) -> str:
+    path = kit / f"VOC2007/JPEGImages/{number:06d}.jpg"
+    path.write_bytes(path.read_bytes()[:400])
+    return path.name
+
+
+def interrupted(pictures: Pictures, after: int) -> Pictures:
+    """The same pictures; somebody presses Ctrl-C when so many have been opened."""
+    opened = []
+
+    def file(path: File) -> Callable[[], bytes]:
+        def read() -> bytes:
+            opened.append(path)
+            if len(opened) > after:
+                raise KeyboardInterrupt
+            assert isinstance(path, Path)
+            return path.read_bytes()
+
+        return read
+
+    return replace(pictures, files=[file(path) for path in pictures.files])
+
+
+def test_voc_is_read_from_its_lists(kit: Path) -> None:
+    classes, train, val = voc.read(kit)
+    assert classes == CLASSES  # of which one is called as a split is
+    assert (len(train), len(val)) == (TRAIN, VAL)
+    assert train.names[2] == "000002.jpg"
+    assert train.labels[:4].tolist() == [[y == 1 for y in row] for row in LABELS[:4]]
+    assert np.argwhere(val.ignored).tolist() == [[2, 0], [4, 1]]
+    assert voc.read(kit / "VOC2007").classes == CLASSES
+
+
+def test_coco_is_read_from_its_annotations(coco_folder: Path) -> None:
+    classes, train, val = coco.read(coco_folder)
+    assert classes == CLASSES
+    assert train.labels.tolist() == [[y == 1 for y in row] for row in LABELS[:3]] + [[False] * 3]
+    assert not train.ignored.any()
+    assert [open_picture(file, "").size for file in (train.files[0], val.files[3])] == [(36, 24)] * 2
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "cat_val.txt",
+            "000016 -1",
+            "000016 yes",
+            r"cat_val.txt, line 1: wanted a picture and 1, -1 or 0, got '000016 y",
+        ),
+        ("cat_val.txt", "000016 -1\n", "", r"cat_val.txt and bird_val.txt differ in the picture 000016"),
+        ("cat_val.txt", None, "", r"cat_val.txt: has no lines"),
+        ("cat_val.txt", "000016 -1", "000016 -1\n000016 1", r"cat_val.txt, line 2: says otherwise of 000016"),
+    ],
+)
+def test_a_broken_list_is_named(file: str, old: str | None, new: str, message: str, kit: Path) -> None:
+    path = kit / "VOC2007/ImageSets/Main" / file
+    path.write_text(path.read_text().replace(old, new) if old else new)
+    with pytest.raises(ValueError, match=message):
+        voc.read(kit)
+
+
+def test_what_is_missing_is_named(kit: Path, coco_folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="the folder 'nowhere' does not exist"):
+        voc.read(Path("nowhere"))
+    with pytest.raises(FileNotFoundError, match="wanted a folder with ImageSets/Main and JPEGImages, and it has none"):
+        voc.read(coco_folder)
+    for split in ("val", "train"):
+        path = kit / f"VOC2007/ImageSets/Main/cat_{split}.txt"
+        text = path.read_text()
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=rf"cat_{split}.txt does not exist"):
+            voc.read(kit)
+        path.write_text(text)
+    with pytest.raises(FileNotFoundError, match=r"wanted a file instances_train<year>.json, and it has none"):
+        coco.read(kit)
+    (coco_folder / "val2017").rename(coco_folder / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="has neither images/val2017 nor val2017"):
+        coco.read(coco_folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"images"', '"pictures"', r"instances_val2017.json: has no list 'images'"),
+        (
+            '"image_id": 0',
+            '"image_id": 5',
+            r"val2017.json: no image and category are listed for the annotation {'id': 0,",
+        ),
+        ('"file_name": ', '"name": ', r"instances_val2017.json: wanted an id and a file_name, got {'id': 0"),
+        (
+            '"id": 10, "file_name"',
+            '"id": 0, "file_name"',
+            r"instances_val2017.json: the id or the file_name of {'id': 0",
+        ),
+        ('"cat"', '"dog"', r"instances_val2017.json: its categories are not those of instances_train2017.json"),
+        ("}", "", r"instances_val2017.json: not JSON of COCO's kind"),
+    ],
+)
+def test_broken_annotations_are_named(old: str, new: str, message: str, coco_folder: Path) -> None:
+    path = coco_folder / "annotations/instances_val2017.json"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        coco.read(coco_folder)
+
+
+def test_grey_pictures_become_rgb_and_what_cannot_be_used_is_named(tmp_path: Path) -> None:
+    Image.new("L", (4, 3), 7).save(tmp_path / "grey.png")
+    assert open_picture(tmp_path / "grey.png", "grey").getpixel((0, 0)) == (7, 7, 7)
+    Image.new("CMYK", (4, 3)).save(tmp_path / "print.jpg")
+    (tmp_path / "text.jpg").write_text("text")
+    draw(tmp_path / "torn.jpg", [1, 1, 1], 0)
+    (tmp_path / "torn.jpg").write_bytes((tmp_path / "torn.jpg").read_bytes()[:-200])
+    for name, reason in {
+        "print.jpg": "its mode is CMYK; convert it to RGB",
+        "text.jpg": "cannot be read: it is not a picture",
+        "torn.jpg": "cannot be read: image file is truncated",
+        "none.jpg": "the file does not exist",
+    }.items():
+        with pytest.raises(BadPictureError, match=f"{name}: {reason}"):
+            open_picture(tmp_path / name, name)
+
+
+def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
+    path = features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET)
+    found = features.load(path)
+    pixels = backbone.pixels([open_picture(file, "") for file in train.files])
+    with torch.no_grad():
+        direct = backbone.network(pixels).pooler_output.flatten(1)
+    torch.testing.assert_close(torch.from_numpy(found.X), direct, rtol=1e-5, atol=1e-6)
+    assert found.kept.tolist() == list(range(TRAIN))
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    untouched = interrupted(train, after=0)
+    assert features.key(backbone, untouched) != features.key(backbone, train)  # sizes are not known
+    written = path.stat().st_mtime_ns
+    assert features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET) == path
+    assert path.stat().st_mtime_ns == written
+
+
+def test_the_name_of_features_follows_network_processor_and_pictures(kit: Path, tiny: Path) -> None:
+    backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
+    names = {features.key(backbone, train), features.key(backbone, train.take(np.arange(3)))}
+    other = Backbone.load(str(tiny))
+    other.processor.image_mean = [0.4, 0.4, 0.4]
+    names.add(features.key(other, train))
+    other = Backbone.load(str(tiny))
+    with torch.no_grad():
+        next(other.network.parameters()).flatten()[0] += 1
+    names.add(features.key(other, train))
+    damage(kit, 3)
+    names.add(features.key(backbone, train))
+    assert len(names) == 5
+    assert features.key(Backbone.load(str(tiny)), train) in names
+
+
+def test_a_killed_extraction_goes_on_where_it_was(
+    kit: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "PART", 4)
+    backbone, train = Backbone.load(str(tiny)), interrupted(voc.read(kit).train, after=1000)
+    whole = features.load(features.extract(backbone, train, tmp_path / "whole", jobs=1, console=QUIET))
+    with pytest.raises(KeyboardInterrupt):
+        features.extract(backbone, interrupted(voc.read(kit).train, 9), tmp_path / "cache", jobs=1, console=QUIET)
+    parts = sorted((tmp_path / "cache").glob("*.parts-4/*"))
+    assert [part.name for part in parts] == ["00000000.safetensors", "00000004.safetensors"]
+    rest = interrupted(voc.read(kit).train, after=TRAIN - 8)
+    resumed = features.load(features.extract(backbone, rest, tmp_path / "cache", jobs=1, console=QUIET))
+    np.testing.assert_array_equal(resumed.X, whole.X)
+    np.testing.assert_array_equal(resumed.kept, whole.kept)
+    assert not list((tmp_path / "cache").glob("*.parts*"))
+
+
+def test_bad_pictures_stop_everything_or_are_counted(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    names = [damage(kit, 5), damage(kit, 9)]
+    (kit / "VOC2007/JPEGImages/000020.jpg").unlink()
+    backbone, splits = Backbone.load(str(tiny)), voc.read(kit)
+    with pytest.raises(BadPictureError, match=r"000005.jpg: cannot be read"):
+        features.extract(backbone, splits.train, tmp_path, jobs=1, console=QUIET)
+    console = Console(record=True, quiet=True)
+    frozen = Frozen.of(backbone, splits, tmp_path, True, 1, console)
+    kept = [i for i in range(TRAIN) if i not in (5, 9)]
+    np.testing.assert_array_equal(frozen.splits.train.labels, splits.train.labels[kept])
+    assert len(frozen.splits.val) == VAL - 1
+    bad = features.load(frozen.train.file).bad
+    assert [text.split(":")[0] for text in bad] == names
+    with pytest.raises(BadPictureError, match=r"000005.jpg"):  # from the cache, too
+        features.extract(backbone, splits.train, tmp_path, jobs=1, console=QUIET)
+    with pytest.raises(BadPictureError, match=r"000005.jpg"):
+        Whole.of(str(tiny), tmp_path, splits, False, QUIET)
+    assert len(Whole.of(str(tiny), tmp_path, splits, True, QUIET).splits.train) == TRAIN - 2
+
+
+def test_ignored_labels_count_nowhere() -> None:
+    truth = np.array([[True, False, False], [False, True, False]])
+    ignored = np.array([[False, True, False], [False, False, True]])
+    p = np.array([[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]], dtype=np.float32)
+    judged = contest.answers(p, p, truth, ignored)
+    for rule in (contest.at_least(0.3), contest.tuned("z"), contest.tuned("p"), contest.true_count):
+        assert contest.scores(judged.Y, rule(judged)(judged))["micro"] == 100
+    assert contest.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
+
+
+@pytest.fixture
+def frozen(kit: Path, tiny: Path, tmp_path: Path) -> Frozen:
+    return Frozen.of(Backbone.load(str(tiny)), voc.read(kit), tmp_path / "cache", False, 1, QUIET)
+
+
+def test_the_papers_way_chooses_on_val_and_the_other_on_training_pictures(frozen: Frozen) -> None:
+    paper, held_out = (frozen.data(Run(selection_share=share)) for share in (0.0, 0.25))
+    assert paper.validation is paper.test
+    assert [len(rows.Y) for rows in paper] == [TRAIN, VAL, VAL]
+    assert [len(rows.Y) for rows in held_out] == [12, 4, VAL]
+    assert paper.train.ignored is None
+    both = np.concatenate([held_out.train.X, held_out.validation.X])
+    assert np.unique(both, axis=0).shape == np.unique(paper.train.X, axis=0).shape
+
+
+def test_the_same_seed_gives_the_same_row(frozen: Frozen) -> None:
+    run = Run(method="r_softmax_count", epochs=3, selection_share=0.0)
+    rows = [frozen.run(run)["rules"] for _ in range(2)]
+    assert rows[0] == rows[1]
+    curve = rows[0]["labels"]["curve"]
+    assert len(curve) == 3
+    assert max(curve) == pytest.approx(rows[0]["labels"]["validation"]["micro"], abs=0.06)
+    assert "curve" not in frozen.run(replace(run, selection_share=0.2))["rules"]["labels"]
+
+
+def test_the_grid_is_table_1() -> None:
+    runs = table1.grid(dataset="coco", model="m", data="d")
+    assert len(runs) == len(set(runs)) == 3 * 2 * 3 * len(METHODS)
+    assert {run.lr for run in runs} == {1e-3, 1e-4, 1e-5}
+    assert {(run.epochs, run.hidden, run.dataset) for run in runs} == {(100, 0, "coco")}
+
+
+def test_some_pictures_are_always_the_same(kit: Path) -> None:
+    splits = voc.read(kit)
+    few = table1.some(splits, 5)
+    assert few.train.names == table1.some(splits, 5).train.names
+    assert set(few.train.names) < set(splits.train.names)
+    assert table1.some(splits, 0) is splits
+
+
+FINE = Run(method="r_softmax_count", epochs=3, batch_size=4, finetune=True, augment=True)
+
+
+def test_a_killed_fine_tuning_goes_on_to_the_same_row(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    splits = voc.read(kit)
+    row = Whole(str(tiny), tmp_path / "whole", splits).run(FINE)
+    assert len(row["rules"]["labels"]["curve"]) == 3
+    killed = Whole(str(tiny), tmp_path / "killed", splits._replace(train=interrupted(splits.train, after=40)))
+    with pytest.raises(KeyboardInterrupt):  # an epoch opens 13 + 3 pictures of train
+        killed.run(FINE)
+    folder = killed.folder(FINE)
+    assert len(list(folder.glob("checkpoint-*"))) == 2
+    (folder / "checkpoint-999").mkdir()  # torn: the Trainer's state, which is written last, is not there
+    resumed = replace(killed, splits=splits).run(FINE)
+    assert resumed["rules"] == row["rules"]
+    assert [path.name for path in folder.iterdir()] == ["model"]
+    states = [load_file(place.folder(FINE) / "model/model.safetensors")
+              for place in (killed, Whole(str(tiny), tmp_path / "whole", splits))]  # fmt: skip
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name])
+
+
+def test_fine_tuning_moves_the_network_but_not_its_statistics(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    whole = Whole(str(tiny), tmp_path, voc.read(kit))
+    run = replace(FINE, method="softmax", epochs=1, selection_share=0.0, augment=False)
+    whole.run(run)
+    after, before = (load_file(path / "model.safetensors") for path in (whole.folder(run) / "model", tiny))
+    moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[f"backbone.{name}"])}
+    assert any("convolution" in name for name in moved)
+    assert not any("running" in name for name in moved)
+
+
+def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
+    picture = Image.fromarray(np.arange(3 * 50 * 40, dtype=np.uint8).reshape(50, 40, 3))
+    found = [augmented(picture) for _ in range(30)]
+    assert all(32 <= one.width <= 40 and 40 <= one.height <= 50 for one in found)
+    torch.manual_seed(0)
+    assert [one.tobytes() for one in found] == [augmented(picture).tobytes() for _ in range(30)]
+    assert len({one.tobytes() for one in found}) > 20
+
+
+def test_a_saved_model_says_the_same(tiny: Path, tmp_path: Path) -> None:
+    backbone = Backbone.load(str(tiny))
+    model = PictureClassifier(backbone.network, CLASSES, METHODS["r_softmax_expected_f1"].head, backbone.size).eval()
+    model.save(tmp_path / "model", backbone.processor)
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "config.json", "model.safetensors", "preprocessor_config.json"
+    }  # fmt: skip
+    again, processor = PictureClassifier.load(tmp_path / "model")
+    pictures = [Image.new("RGB", (30, 30), (40 * i, 0, 90)) for i in range(4)]
+    found = predict(model, backbone, pictures)
+    assert found == predict(again, processor, pictures)
+    assert all(one.p > 0 for labels in found for one in labels)
+    assert sum(one.p for one in found[0]) == pytest.approx(1, abs=1e-6)
+    with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax reproduce voc --save"):
+        PictureClassifier.load(tmp_path)
+    with pytest.raises(ValueError, match="that of a model of another kind"):
+        PictureClassifier.load(tiny)
+
+
+def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    out, saved = tmp_path / "out", tmp_path / "saved"
+    words = ["reproduce", "voc", "--data", str(kit), "--model", str(tiny), "--jobs", "1", "--out", str(out),
+             "--seeds", "1", "--epochs", "2", "--lr", "1e-3", "--lr", "1e-2", "--only", "softmax"]  # fmt: skip
+    shown = rsoftmax(*words, "--save", str(saved))
+    assert "features of 16 pictures" in shown
+    assert "8/8" in shown
+    assert "wrote" in shown
+    assert "VOC: paper" in shown
+    rows = journal.read(out / "voc.jsonl", pytest.fail)
+    assert {row["run"]["model"] for row in rows} == {"tiny"}
+    text = (out / "report/report.md").read_text()
+    assert "| softmax, p0 = 0.05 | 75.05 | " in text
+    again = rsoftmax(*words)
+    assert "features of" not in again
+    assert "4 of 4 runs are in" in again
+    assert "holds something else; name a new folder" in rsoftmax(*words, "--save", str(tiny), code=2)
+
+    shown = rsoftmax("predict", str(saved), str(kit / "VOC2007/JPEGImages"), "--show", str(tmp_path / "shown"))
+    assert re.search(r"000000.jpg: (\w+ [\d.]+,? ?)+ 000001.jpg", shown)
+    assert "0.000" not in shown
+    assert len(list((tmp_path / "shown").iterdir())) == TRAIN + VAL
+    one = kit / "VOC2007/JPEGImages" / damage(kit, 0)
+    assert "000000.jpg: cannot be read" in rsoftmax("predict", str(saved), str(one), code=2)
+    assert "left out: 1 of 24" in rsoftmax("predict", str(saved), str(one.parent), "--skip-bad")
+    one = one.with_name("000001.jpg")
+    rsoftmax("predict", str(saved), str(one), "--show", str(tmp_path / "one.png"))
+    with Image.open(tmp_path / "one.png") as picture:
+        assert picture.size[0] > 800
+    before = one.read_bytes()
+    for place, message in (
+        (one, "is where the pictures are"),
+        (tmp_path / "one.xyz", "does not end in "),
+    ):
+        assert message in rsoftmax("predict", str(saved), str(one), "--show", str(place), code=2)
+    assert one.read_bytes() == before
+    dollars = one.rename(one.with_name(r"a_$\frac$.jpg"))
+    rsoftmax("predict", str(saved), str(dollars), "--show", str(tmp_path / "dollars.png"))
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    assert "saved is damaged: " in rsoftmax("predict", str(saved), str(dollars), code=2)
+
+
+def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tmp_path: Path) -> None:
+    shown = rsoftmax(
+        "reproduce", "coco", "--data", str(coco_folder), "--model", str(tiny), "--finetune", "--jobs", "1",
+        "--out", str(tmp_path / "out"), "--seeds", "1", "--epochs", "1", "--lr", "1e-3", "--only", "softmax",
+        "--pictures", "3", "--save", str(tmp_path / "saved"), "--save-method", "softmax",
+    )  # fmt: skip
+    assert "coco, softmax, lr=0.001, seed 0: epoch 1 of 1" in shown
+    assert "2/2" in shown
+    assert "Whole network trained" in (tmp_path / "out/report/report.md").read_text()
+    assert "0.jpg: " in rsoftmax("predict", str(tmp_path / "saved"), str(coco_folder / "val2017"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "nowhere"], "nowhere' does not exist"),
+        (["--model", "nowhere"], "no model can be loaded from 'nowhere'"),
+        (["--only", "hardmax"], "no method is called 'hardmax'; there are softmax"),
+        (["--augment"], "--frozen sees each picture once; use --finetune"),
+        (["--lr", "-1"], "a learning rate must be above 0, got -1.0"),
+        (["--pictures", "2"], "2 training pictures are too few with a share of 0.2 held out"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused(words: list[str], message: str, kit: Path, tiny: Path) -> None:
+    usual = ["--data", str(kit), "--model", str(tiny)]  # of an option that is given twice, the last counts
+    usual += ["--cache", str(kit / "cache"), "--jobs", "1"]
+    assert message in rsoftmax("reproduce", "voc", *usual, *words, code=2)
+
+
+def test_weights_that_are_not_in_the_file_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "part"))
+    weights = load_file(folder / "model.safetensors")
+    lost = max(weights)
+    del weights[lost]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"its file lacks {lost}, which would be drawn at random"):
+        Backbone.load(str(folder))
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"no model can be loaded from .*part"):
+        Backbone.load(str(folder))
+
+
+def test_code_of_a_model_folder_is_not_run(tiny: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "evil"))
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    settings |= {"auto_map": {"AutoImageProcessor": "evil.Evil"}, "image_processor_type": "Evil"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    with pytest.raises(ValueError, match="no model can be loaded from"):
+        Backbone.load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_features_are_computed_anew_when_a_picture_is_repaired(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    path = kit / "VOC2007/JPEGImages/000005.jpg"
+    whole = path.read_bytes()
+    path.write_bytes(bytes(len(whole)))  # as large as before, so the features have the same name
+    backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
+    first = features.extract(backbone, train, tmp_path, skip_bad=True, jobs=1, console=QUIET)
+    assert len(features.load(first).bad) == 1
+    path.write_bytes(whole)
+    assert features.extract(backbone, train, tmp_path, jobs=1, console=QUIET) == first
+    assert not features.load(first).bad
+    first.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"cannot be read: .*; delete it, and it is computed anew"):
+        features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
+
+
+def test_without_datasets_a_hub_id_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"is not a folder.*pip install 'rsoftmax-lab\[hub\]'"
+    ):
+        hub.read("some/pictures")
+
+
+F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparsehourglass": 62.0,
+      "r_softmax_count": 69.0, "t_softmax_threshold": 72.0, "r_softmax_expected_f1": 73.0, "bce": 71.0,
+      "zlpr": 71.0}  # fmt: skip
+
+
+def made_up(run: Run) -> dict[str, Any]:
+    """Better at 1e-4; the same on every split."""
+
+    def scores(rule: str) -> dict[str, float]:
+        loss = 10 * float(rule[3:]) if rule.startswith("p0=") else 0
+        return dict.fromkeys(contest.AVERAGES, F1[run.method] + run.seed + (run.lr == 1e-4) - loss)
+
+    rules = {
+        rule: {"epoch": 7, "curve": [40.0, 50.0]} | dict.fromkeys(("validation", "test", "test_last"), scores(rule))
+        for rule in METHODS[run.method].rules
+    }
+    return {"run": differences(run), "seconds": 1.0, "epoch_seconds": 0.1, "rules": rules}
+
+
+def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> None:
+    for dataset in table1.DATASETS:
+        for run in table1.grid(seeds=2, dataset=dataset, model="m", data="d"):
+            journal.append(tmp_path / f"{dataset}.jsonl", made_up(run))
+    fine = Run(finetune=True, epochs=2, pictures=300, dataset="voc", model="m")
+    journal.append(tmp_path / "voc.jsonl", made_up(fine))
+    written = report.write(tmp_path, tmp_path / "out", pytest.fail)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| softmax, p0 = 0.1 | 78.87 | 70.50 ± 0.71 | 70.50 ± 0.71 | 72.29 | 70.50 ± 0.71 | 70.50 ± 0.71 |" in text
+    assert "| r-softmax, count | 77.90 | 70.50 ± 0.71 |" in text
+    assert "| r-softmax, count | 0.0001 (7), 0.0001 (7) | 0.0001 (7), 0.0001 (7) |" in text
+    assert "pictures = 300" in text
+    assert [path.name for path in written.files] == ["figure3.png", "report.md", "report.html"]
+    html = (tmp_path / "out/report.html").read_text()
+    assert html.count("<table>") == text.count("\n| --- ")
+    found = table1.read(tmp_path, pytest.fail)
+    assert found is not None
+    claims = section.claims(found)
+    assert [claim.holds for claim in claims] == [True, True, False, False, True, True, True]
+    assert claims[2].numbers == ["-0.50 ± 0.00"] * 2  # enough on VOC, too little on COCO
+
+
+def test_other_shares_and_rows_of_other_versions_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "voc.jsonl"
+    runs = table1.grid(["bce"], seeds=1, model="m", data="d")
+    for run in (*runs, replace(runs[0], selection_share=0.4)):
+        journal.append(path, made_up(run))
+    journal.append(path, {**made_up(runs[0]), "run": {"flavour": "sweet"}})
+    notices: list[str] = []
+    found = table1.read(tmp_path, notices.append)
+    assert found is not None
+    assert found.shares == {"voc": 0.2}
+    assert len(notices) == 2
+    assert "1 rows are no runs that this version knows" in notices[0]
+    assert "mixes runs that hold out different shares; shown are those with 0.2" in notices[1]
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*reversed(lines), ""]))
+    assert table1.read(tmp_path, notices.append) == found

@@ -1,0 +1,246 @@
+"""Sweeps that are killed, interrupted, shared and started again."""
+
+import io
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+import squares
+from rich.console import Console
+from squares import Square, square
+
+from rsoftmax_lab.running import journal
+from rsoftmax_lab.running.interrupts import interruptible
+from rsoftmax_lab.running.sweep import differences, key, sweep
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def start(path: Path, engine: str = "local", seconds: float = 0.0) -> subprocess.Popen[str]:
+    program = [sys.executable, squares.__file__, str(path), engine, str(seconds)]
+    return subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_for_rows(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    notices: list[str] = []
+    rows = journal.read(path, notices.append)
+    assert not notices
+    return rows
+
+
+def test_a_run_is_named_by_what_it_differs_in() -> None:
+    assert differences(Square()) == {}
+    assert differences(Square(number=3, seconds=0.0)) == {"number": 3}
+    assert key({"b": 1, "a": 2}) == key({"a": 2, "b": 1})
+
+
+def test_rows_come_back_in_the_order_of_the_grid_and_are_not_done_twice(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "rows.jsonl"
+    first = sweep([Square(2), Square(3)], square, path, jobs=1, console=quiet())
+    again = sweep([Square(4), Square(3), Square(2), Square(3)], square, path, jobs=1, console=quiet())
+    assert [row["square"] for row in again] == [16, 9, 4]
+    assert again[1:] == first[::-1]
+    assert len(rows_of(path)) == 3
+
+
+@pytest.mark.parametrize("fate", ["raises", "answers nonsense"])
+def test_a_failing_run_is_recorded_and_tried_again(fate: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    grid = [Square(1), Square(2, fate=fate), Square(3)]
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as shown:
+        rows = sweep(grid, square, path, jobs=1, console=console)
+    assert [row["square"] for row in rows] == [1, 9]
+    assert "1 of 3 runs failed; the same command tries them again" in shown.get()
+    assert ("too square: [rows, 4] [/x]" in shown.get()) == (fate == "raises")
+    (failed,) = [row for row in rows_of(path) if "error" in row]
+    assert failed["run"] == {"number": 2, "fate": fate}
+    assert failed["error"].startswith("ArithmeticError: too square" if fate == "raises" else "ValueError")
+    assert "Traceback" in failed["traceback"]
+    mended = sweep(grid, lambda run: {"square": run.number**2}, path, jobs=1, console=quiet())
+    assert [row["square"] for row in mended] == [1, 4, 9]
+    assert len(rows_of(path)) == 4
+
+
+def test_a_worker_that_dies_costs_its_own_run_only_and_every_worker_has_one_thread(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    grid = [Square(1), Square(2), Square(3, fate="dies"), Square(4), Square(5)]
+    rows = sweep(grid, square, path, jobs=2, console=quiet())
+    assert [row["square"] for row in rows] == [1, 4, 16, 25]
+    (failed,) = [row for row in rows_of(path) if "error" in row]
+    assert failed["run"] == {"number": 3, "fate": "dies"}
+    assert failed["error"] == "its worker died (TerminatedWorkerError)"
+    assert {(row["threads"], row["omp"]) for row in rows} == {(1, "1")}
+    assert os.getpid() not in {row["process"] for row in rows}
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    process = start(path, seconds=0.2)
+    wait_for_rows(path, 3, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = rows_of(path)
+    assert 3 <= len(before) < 8
+    with path.open("a") as file:
+        file.write('{"run": {"number": 8, "sec')  # as if the kill had hit a write
+    shown = start(path, seconds=0.2).communicate()[0]
+    assert f"line {len(before) + 1} is not a whole row" in " ".join(shown.split())
+    assert f"{len(before)} of 8 runs are in" in shown
+    notices: list[str] = []
+    rows = journal.read(path, notices.append)
+    assert len(notices) == 1
+    assert rows[: len(before)] == before
+    assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
+
+
+def test_control_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    process = start(path, seconds=0.3)
+    wait_for_rows(path, 2, process)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all processes of the command
+    shown = process.communicate(timeout=20)[0]
+    assert process.returncode == 130
+    done = len(rows_of(path))
+    assert 2 <= done < 8
+    assert f"stopped; {done} of 8 runs are in {path}; the same command goes on from there" in shown
+    assert not re.search("Traceback|still being processed", shown)
+
+
+def test_control_c_in_a_destructor_is_heard() -> None:
+    class Last:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)  # Python prints and drops what this raises
+
+    def drop_one_and_wait() -> None:
+        with interruptible():
+            Last()
+            time.sleep(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        drop_one_and_wait()
+
+
+def append_many(path: Path, writer: int) -> None:
+    for number in range(100):
+        journal.append(path, {"run": {"writer": writer, "number": number}, "text": str(writer) * (number * 40)})
+
+
+def test_several_writers_do_not_mix_their_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    fork = multiprocessing.get_context("fork")
+    writers = [fork.Process(target=append_many, args=(path, writer)) for writer in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    rows = rows_of(path)
+    assert {(row["run"]["writer"], row["run"]["number"]) for row in rows} == {
+        (w, n) for w in range(4) for n in range(100)
+    }
+    assert all(row["text"] == str(row["run"]["writer"]) * (row["run"]["number"] * 40) for row in rows)
+    assert len(rows) == 400
+
+
+@pytest.mark.parametrize("torn", ['{"run": {"a', '{"[/a]', '{"run": {}, "text": "ą'[:-1] + "\udcc4", "7", "{}x"])
+def test_a_torn_line_spoils_nothing_but_itself(torn: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    journal.append(path, {"run": {"number": 1}})
+    with path.open("ab") as file:
+        file.write(torn.encode(errors="surrogateescape"))
+    journal.append(path, {"run": {"number": 2}})
+    journal.append(path, {"run": {"number": 3}})
+    notices: list[str] = []
+    assert [row["run"]["number"] for row in journal.read(path, notices.append)] == [1, 2, 3]
+    (notice,) = notices
+    assert f"{path}, line 2 is not a whole row" in notice
+    console = Console(width=200)
+    with console.capture() as shown:
+        sweep([], square, path, console=console)
+    assert repr(torn)[:10] in shown.get()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    journal.append(path, {"run": {"number": 1}})
+    before = path.read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
+    with pytest.raises(OSError, match="no room for a row"):
+        journal.append(path, {"run": {"number": 2}})
+    assert path.read_bytes() == before
+
+
+def test_dask_gives_the_same_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    process = start(path, "dask")
+    shown = process.communicate()[0]
+    assert process.returncode == 0, shown
+    rows = rows_of(path)
+    assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
+    assert {row["threads"] for row in rows} == {1}
+    assert process.pid not in {row["process"] for row in rows}
+
+
+def test_ray_gives_the_same_rows(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    path = tmp_path / "rows.jsonl"
+    process = start(path, "ray")
+    shown = process.communicate()[0]
+    assert process.returncode == 0, shown
+    assert sorted(row["square"] for row in rows_of(path)) == [n**2 for n in range(1, 9)]
+
+
+@pytest.mark.parametrize(("engine", "module"), [("ray", "ray"), ("dask", "dask.distributed")])
+def test_a_missing_engine_says_what_to_install(
+    engine: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"needs {module}; run: pip install 'rsoftmax-lab\[{engine}\]'"):
+        sweep([Square(1)], square, tmp_path / "rows.jsonl", engine=engine, console=quiet())
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(ValueError, match=r"no dask cluster answers at 'tcp://127\.0\.0\.1:9'"),
+    ):
+        sweep(
+            [Square(1)],
+            square,
+            tmp_path / "rows.jsonl",
+            engine="dask",
+            address="tcp://127.0.0.1:9",
+            console=quiet(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "spark"}, "engine must be one of local, ray, dask, got 'spark'"),
+        ({"address": "tcp://here:1"}, "address='tcp://here:1' needs engine 'ray' or 'dask'"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweep([Square(1)], square, tmp_path / "new" / "rows.jsonl", console=quiet(), **options)
+    assert not (tmp_path / "new").exists()

@@ -1,1 +1,0 @@
-"""The paper, run again: figures, tables and benchmarks."""

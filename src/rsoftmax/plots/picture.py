@@ -1,0 +1,46 @@
+"""A picture beside its labels: what ``rsoftmax predict --show`` writes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.figure import Figure
+from PIL import Image
+
+if TYPE_CHECKING:  # drawing needs no transformers
+    from rsoftmax.huggingface.picture_classifier import Found
+
+MOST = 15  # bars that can be read
+
+
+def draw_labels(picture: Image.Image, found: "list[Found]", name: str, path: Path) -> None:
+    """The picture under its labels, and a bar for each of the first of them."""
+    with plt.rc_context({"text.parse_math": False}):  # names may hold dollar signs
+        figure = _figure(picture, found, name)
+        figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def endings() -> list[str]:
+    """The kinds of files that can be written."""
+    return sorted(f".{ending}" for ending in FigureCanvasBase.get_supported_filetypes())
+
+
+def _figure(picture: Image.Image, found: "list[Found]", name: str) -> Figure:
+    shown = found[:MOST]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    left.imshow(picture)
+    left.set_axis_off()
+    left.set_title(", ".join(one.label for one in found[:6]) or "no label", fontsize=12, wrap=True)
+    left.text(0.5, -0.02, name, transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
+    right.barh([one.label for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
+    for place, one in enumerate(shown):
+        right.text(one.p + 0.01, place, one.number, va="center", fontsize=9)
+    right.set_xlim(0, 1.12)
+    right.set_ylim(max(len(shown), 4) - 0.4, -0.6)  # the first on top
+    right.set_xlabel("probability")
+    if len(found) > MOST:
+        right.set_title(f"the first {MOST} of {len(found)}", fontsize=9)
+    right.spines[["top", "right"]].set_visible(False)
+    return figure
