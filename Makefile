@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cpp
 
-.PHONY: demo test sanitize fuzz readme clean
+.PHONY: demo test test-oldest sanitize fuzz readme clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -17,6 +17,10 @@ test: .venv/installed-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
+
+# The tests with the oldest release of every dependency that pyproject.toml allows; torch stays the pinned one.
+test-oldest: .venv.oldest/installed
+	@.venv.oldest/bin/pytest --numprocesses auto --override-ini filterwarnings=default  # old releases warn of their own end
 
 # The kernels under AddressSanitizer and UBSan: built apart, and tested at every instruction set.
 sanitize: .venv/installed-dev
@@ -32,7 +36,7 @@ readme: .venv/installed-dev
 	@$(BIN)/python tools/readme.py
 
 clean:
-	rm -rf .venv build demo
+	rm -rf .venv .venv.oldest build demo
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say make PYTHON=...")'
@@ -47,3 +51,11 @@ clean:
 	@echo "installing into .venv (a minute or two the first time)"
 	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images]'
 	@touch $@ .venv/installed-demo
+
+.venv.oldest/installed: $(DECLARED) tools/oldest.py
+	@echo "installing the oldest releases into .venv.oldest (a few minutes)"
+	@$(PYTHON) -m venv .venv.oldest
+	@$(PYTHON) tools/oldest.py > .venv.oldest/constraints.txt
+	@.venv.oldest/bin/python -m pip install -qq --disable-pip-version-check --constraint .venv.oldest/constraints.txt \
+		--editable '.[dev]' --editable 'lab[dask,images]'
+	@touch $@
