@@ -4,8 +4,8 @@ A rule owns everything in which one way to find the number of labels differs fro
 head, the scores it makes of their outputs, how it decodes these, and its loss; also the mappings it goes with and the
 losses that teach it. The head does the rest. A further rule is one class and one row of ``RULES``.
 
-In arguments a rule goes by the name ``rate``, for the number of labels k and r-softmax's rate of zeros ``r = 1 - k/K``
-say the same, and "which rate" is what a user of r-softmax has to choose.
+The argument of the head that names a rule is called ``rate``: the number of labels k and r-softmax's rate of zeros
+``r = 1 - k/K`` say the same, and a user of r-softmax has to choose where that rate comes from.
 """
 
 from abc import ABC, abstractmethod
@@ -133,7 +133,8 @@ class ExpectedF1(_Thresholded):
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
         """The last logit is that of "no label"."""
         logits = outputs["logits"]
-        return Scores(logits[..., :-1], outputs["threshold"], none=logits[..., -1:])
+        z, none = logits.split((logits.shape[-1] - 1, 1), -1)  # whose backward is cheaper than that of two slices
+        return Scores(z, outputs["threshold"], none=none)
 
     def decode(self, scores: Scores) -> Output:
         """The count with the highest expected F1, kept by r-softmax."""
@@ -149,8 +150,8 @@ class ExpectedF1(_Thresholded):
 class Count(_Ranked):
     """The k best labels, k predicted by a layer of its own: the paper's head.
 
-    In training eq. 5 takes the true number of labels. The counts are taught by a cross-entropy of their own, and the
-    scores need not wait for them.
+    In training eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts, which are
+    taught by a cross-entropy of their own.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1.
     """
