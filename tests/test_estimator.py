@@ -140,7 +140,7 @@ def test_partial_fit_continues() -> None:
         model.partial_fit(X[TRAIN], Y[TRAIN][:, :4])
 
 
-def test_classes_in_one_dimension_get_one_class_each() -> None:
+def test_with_1d_targets_every_row_gets_one_class() -> None:
     y = np.array(["low", "middle", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
     model = small(epochs=40).fit(X[TRAIN], y[TRAIN])
     p = model.predict_proba(X[TEST])
@@ -205,7 +205,7 @@ def test_wrong_settings_say_what_would_do(options: dict[str, Any], message: str)
         small(**options).fit(X, Y)
 
 
-def test_targets_that_are_no_labels() -> None:
+def test_targets_that_are_not_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="Unknown label type"):
         small().fit(X, X)
     for labels in (Y + 3, sp.csr_array(Y + 3), Y + np.arange(300)[:, None] % 2, np.where(Y, "yes", "no")):
@@ -215,19 +215,19 @@ def test_targets_that_are_no_labels() -> None:
         assert not hasattr(model, "net_")
 
 
-def test_training_that_leaves_the_range_of_numbers_is_no_model() -> None:
+def test_training_that_diverges_raises() -> None:
     with pytest.raises(ValueError, match="the weights are no longer finite; scale the features or lower lr=inf"):
         small(lr=np.inf).fit(X, Y)
 
 
-def test_rows_may_run_backwards_in_memory() -> None:
+def test_rows_with_negative_strides_are_accepted() -> None:
     backwards = small().fit(X.astype(np.float32)[::-1], Y[::-1])
     np.testing.assert_array_equal(
         backwards.predict(X[::-1]), small().fit(X[::-1].copy(), Y[::-1].copy()).predict(X[::-1])
     )
 
 
-def test_torch_may_have_other_defaults() -> None:
+def test_other_defaults_of_torch_for_type_and_device_are_accepted() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:

@@ -226,7 +226,7 @@ def test_the_expected_f1_count_in_easy_cases() -> None:
     assert expected_f1_count(torch.full((1, 100_000), -20.0)).item() == 0
 
 
-def test_what_is_known_of_no_label_decides_over_the_empty_answer() -> None:
+def test_log_odds_of_no_label_replace_the_assumption_of_independence() -> None:
     u = torch.full((2, 4), -2.0)  # independent labels: none with probability 0.6
     assert expected_f1_count(u).flatten().tolist() == [0, 0]
     assert expected_f1_count(u, torch.tensor([[-9.0], [9.0]])).flatten().tolist() == [4, 0]
@@ -286,7 +286,7 @@ def test_keeping_above_a_threshold_is_t_softmax_or_nothing(row: list[float], thr
     assert_close(p, t_softmax(z, t.item()) if t > 0 else torch.zeros_like(z))
 
 
-def test_the_count_head_keeps_the_number_of_labels_it_believes_in() -> None:
+def test_the_count_head_keeps_its_most_probable_number_of_labels() -> None:
     head = head_of("r_softmax", "count", labels=6)
     z = spread_apart((7, 6))
     c = torch.nn.functional.one_hot(torch.arange(7), 7).double()
