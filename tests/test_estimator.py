@@ -1,4 +1,4 @@
-"""The scikit-learn estimator."""
+"""The scikit-learn classifier."""
 
 import io
 import subprocess
@@ -18,8 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rsoftmax.estimator import SparseLabelClassifier
-from rsoftmax.multilabel import RATES, expected_f1_count
+import rsoftmax.estimator
+from rsoftmax.multilabel import RULES, expected_f1_count
+from rsoftmax.sklearn import SparseLabelClassifier
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 X = StandardScaler().fit_transform(X)
@@ -42,8 +43,8 @@ def test_keeps_the_conventions_of_scikit_learn(estimator: SparseLabelClassifier,
 
 @pytest.mark.parametrize(
     "choices",
-    [{"mapping": mapping, "rate": rate} for mapping, rates in RATES.items() for rate in rates if rate != "fixed"]
-    + [{"r": 0.6}, {"mapping": "sparsemax"}, {"mapping": "softmax"}, {"mapping": "entmax15"}],
+    [{"rate": rate} for rate in RULES if rate != "fixed"]
+    + [{"r": 0.6}, {"mapping": "t_softmax"}, {"mapping": "softmax"}, {"mapping": "entmax15"}],
     ids=str,
 )
 def test_labels_are_the_non_zero_probabilities(choices: dict[str, Any]) -> None:
@@ -94,6 +95,15 @@ def test_pipeline_grid_search_and_cross_validation() -> None:
     assert search.best_estimator_.predict(X).shape == Y.shape
 
 
+def test_a_grid_search_over_the_rate_needs_no_mapping() -> None:
+    rates = [rate for rate in RULES if rate != "fixed"]
+    grid = [{"rate": rates}, {"rate": ["fixed"], "r": [0.4, 0.6]}]
+    search = GridSearchCV(small(), grid, cv=2, error_score="raise").fit(X, Y)
+    assert [found["rate"] for found in search.cv_results_["params"]] == [*rates, "fixed", "fixed"]
+    assert (search.cv_results_["mean_test_score"] > 0.4).all()
+    assert search.best_estimator_.net_.module_.head.rate == search.best_params_["rate"]
+
+
 def test_clone_and_joblib_round_trip() -> None:
     model = small(early_stopping=True, patience=2).fit(X[TRAIN], Y[TRAIN])
     copy = clone(model)
@@ -130,7 +140,7 @@ def test_partial_fit_continues() -> None:
         model.partial_fit(X[TRAIN], Y[TRAIN][:, :4])
 
 
-def test_classes_in_one_dimension_get_one_class_each() -> None:
+def test_with_1d_targets_every_row_gets_one_class() -> None:
     y = np.array(["low", "middle", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
     model = small(epochs=40).fit(X[TRAIN], y[TRAIN])
     p = model.predict_proba(X[TEST])
@@ -170,7 +180,7 @@ def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rsoftmax.estimator.MultiLabelHead.loss", interrupted)
+    monkeypatch.setattr("rsoftmax.multilabel.MultiLabelHead.loss", interrupted)
     for early_stopping in (False, True):
         with pytest.raises(KeyboardInterrupt):
             small(early_stopping=early_stopping).fit(X, Y)
@@ -180,21 +190,22 @@ def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "message"),
     [
         ({"mapping": "hardmax"}, "no mapping is called 'hardmax'"),
-        ({"rate": "zero"}, "rate='zero' does not go with mapping='r_softmax'"),
+        ({"mapping": "r_softmax", "rate": "zero"}, "rate='zero' does not go with mapping='r_softmax'"),
         ({"epochs": 0}, "epochs must be a whole number from 1, got 0"),
         ({"hidden": 16}, r"hidden must be sizes of layers, say \(128,\), got 16"),
         ({"hidden": (16, 0)}, r"hidden\[1\] must be a whole number from 1, got 0"),
         ({"batch_size": 0.5}, r"batch_size must be a whole number from 1, got 0\.5"),
-        ({"lr": 0}, "lr must be above 0"),
+        ({"lr": 0}, "lr must be above 0, got 0"),
+        ({"weight_decay": -1.0}, r"weight_decay must be 0 or above, got -1\.0"),
         ({"validation_share": 1.0}, r"validation_share must be between 0 and 1, got 1\.0"),
     ],
 )
-def test_wrong_parameters_say_what_would_do(options: dict[str, Any], message: str) -> None:
+def test_wrong_settings_say_what_would_do(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**options).fit(X, Y)
 
 
-def test_targets_that_are_no_labels() -> None:
+def test_targets_that_are_not_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="Unknown label type"):
         small().fit(X, X)
     for labels in (Y + 3, sp.csr_array(Y + 3), Y + np.arange(300)[:, None] % 2, np.where(Y, "yes", "no")):
@@ -204,19 +215,19 @@ def test_targets_that_are_no_labels() -> None:
         assert not hasattr(model, "net_")
 
 
-def test_training_that_leaves_the_range_of_numbers_is_no_model() -> None:
+def test_training_that_diverges_raises() -> None:
     with pytest.raises(ValueError, match="the weights are no longer finite; scale the features or lower lr=inf"):
         small(lr=np.inf).fit(X, Y)
 
 
-def test_rows_may_run_backwards_in_memory() -> None:
+def test_rows_with_negative_strides_are_accepted() -> None:
     backwards = small().fit(X.astype(np.float32)[::-1], Y[::-1])
     np.testing.assert_array_equal(
         backwards.predict(X[::-1]), small().fit(X[::-1].copy(), Y[::-1].copy()).predict(X[::-1])
     )
 
 
-def test_torch_may_have_other_defaults() -> None:
+def test_other_defaults_of_torch_for_type_and_device_are_accepted() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:
@@ -228,15 +239,28 @@ def test_torch_may_have_other_defaults() -> None:
         torch.set_default_device(None)
 
 
-def test_only_the_estimator_needs_scikit_learn() -> None:
+def test_both_paths_lead_to_the_same_class() -> None:
+    assert rsoftmax.estimator.SparseLabelClassifier is SparseLabelClassifier
+    assert rsoftmax.estimator.__all__ == rsoftmax.sklearn.__all__
+
+
+def test_only_the_classifier_needs_scikit_learn() -> None:
     program = """
 import sys
-sys.modules["skorch"] = None
 import rsoftmax.multilabel
-try:
-    import rsoftmax.estimator
-except ImportError as error:
-    print(error)
+for missing, path in (("skorch", "sklearn"), ("skorch", "estimator"), ("sklearn", "sklearn")):
+    sys.modules[missing] = None
+    try:
+        __import__(f"rsoftmax.{path}")
+    except ImportError as error:
+        print(error)
+    del sys.modules[missing]
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "rsoftmax.estimator needs skorch: pip install 'rsoftmax[sklearn]'" in done.stdout
+    advice = "rsoftmax.sklearn needs {}: pip install 'rsoftmax[sklearn]'"
+    assert done.stdout.splitlines() == [advice.format(missing) for missing in ("skorch", "skorch", "sklearn")]
+
+
+def test_the_subpackage_does_not_hide_scikit_learn() -> None:
+    assert sys.modules["sklearn"] is not sys.modules["rsoftmax.sklearn"]
+    assert issubclass(SparseLabelClassifier, sys.modules["sklearn"].base.BaseEstimator)

@@ -19,8 +19,10 @@ from rsoftmax import MAPPINGS, losses, r_softmax, softmax, t_softmax
 from rsoftmax.multilabel import (
     LOSSES,
     RATES,
+    RULES,
     MultiLabelHead,
     Output,
+    Rule,
     Scores,
     expected_f1_count,
     keep_above,
@@ -28,9 +30,8 @@ from rsoftmax.multilabel import (
 )
 
 KEEPING_ORDER = [name for name, mapping in MAPPINGS.items() if mapping.keeps_order]
-CHOICES = [
-    (mapping, rate, loss) for mapping in KEEPING_ORDER for rate in RATES.get(mapping, (None,)) for loss in LOSSES[rate]
-]
+PAIRS = [(mapping, rate) for rate, rule in RULES.items() for mapping in rule.mappings]
+CHOICES = [(mapping, rate, loss) for mapping, rate in PAIRS for loss in RULES[rate].losses]
 every_choice = pytest.mark.parametrize(("mapping", "rate", "loss"), CHOICES)
 
 
@@ -66,6 +67,93 @@ def test_every_choice_gives_probabilities_and_a_loss_with_true_derivatives(
     assert all(w.grad is not None and w.grad.isfinite().all() for name, w in head.named_parameters())
 
 
+def test_every_mapping_that_keeps_the_order_has_a_rule_and_no_other_mapping_has_one() -> None:
+    assert {mapping for mapping, _ in PAIRS} == set(KEEPING_ORDER)
+    assert all(rate == rule.name for rate, rule in RULES.items())
+
+
+def test_the_tables_of_rates_and_losses_are_extracts_from_the_rules() -> None:
+    assert {(mapping, rate) for mapping, rates in RATES.items() for rate in rates} == {p for p in PAIRS if p[1]}
+    assert {(mapping, rate, loss) for mapping, rate in PAIRS for loss in LOSSES[rate]} == set(CHOICES)
+
+
+@pytest.mark.parametrize("rate", [rate for rate in RULES if rate != "fixed"])
+def test_a_rate_alone_chooses_its_mapping_and_its_loss(rate: str | None) -> None:
+    head = MultiLabelHead(4, 7, rate=rate).double()
+    assert (head.rate, head.mapping) == (rate, RULES[rate].mappings[0])
+    assert head.loss(head(torch.randn(3, 4).double()), targets((3, 7))).isfinite()
+
+
+def test_the_mappings_that_rates_choose() -> None:
+    found = {rate: MultiLabelHead(16, 5, rate=rate).mapping for rate in RULES if rate != "fixed"}
+    assert found == {
+        "expected_f1": "r_softmax",
+        "count": "r_softmax",
+        "threshold": "t_softmax",
+        "zero": "t_softmax",
+        None: "sparsemax",
+    }
+    assert MultiLabelHead(16, 5, rate="fixed", r=0.5).mapping == "r_softmax"
+    assert MultiLabelHead(16, 5).mapping == "r_softmax"
+    assert MultiLabelHead(16, 5, r=0.5).mapping == "r_softmax"
+
+
+class TopTwo(Rule):
+    """The two best labels, by softmax or sparsemax, learned by any loss for an order."""
+
+    name = "top_two"
+    mappings = ("softmax", "sparsemax")
+    losses = ("cross_entropy", "sparsemax_hinge_loss")
+
+    def decode(self, scores: Scores) -> Output:
+        best = scores.z >= scores.z.topk(2, -1).values[..., 1:]
+        return Output(*scores, None, MAPPINGS[self.mapping].function(scores.z, mask=best))
+
+
+def test_a_rate_from_outside_is_a_class_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no rate is called 'top_two'"):
+        MultiLabelHead(5, 6, rate="top_two")
+    monkeypatch.setitem(RULES, TopTwo.name, TopTwo)
+    head = MultiLabelHead(5, 6, rate="top_two").double()
+    assert (head.mapping, head.criterion) == ("softmax", "cross_entropy")
+    assert (head(spread_apart((7, 5))).labels.sum(-1) == 2).all()
+    head.loss(head.scores(spread_apart((7, 5))), targets((7, 6))).backward()
+    assert all(weights.grad is not None for weights in head.parameters())
+    assert MultiLabelHead(5, 6, "sparsemax").rate is None  # the rows above it keep their place as defaults
+    assert MultiLabelHead(5, 6, "sparsemax", "sparsemax_hinge_loss", "top_two").rate == "top_two"
+    with pytest.raises(ValueError, match="rate='top_two' does not go with mapping='r_softmax'"):
+        MultiLabelHead(5, 6, "r_softmax", rate="top_two")
+    with pytest.raises(ValueError, match="use 'auto' or one of 'cross_entropy', 'sparsemax_hinge_loss'"):
+        MultiLabelHead(5, 6, loss="zlpr_loss", rate="top_two")
+
+
+def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
+    found = {rate: {name: tuple(w.shape) for name, w in head_of("auto", rate).state_dict().items()} for rate in RULES}
+    logits = {"logits.weight": (6, 5), "logits.bias": (6,)}
+    threshold = {"threshold.weight": (1, 5), "threshold.bias": (1,)}
+    assert found == {
+        "expected_f1": {"logits.weight": (7, 5), "logits.bias": (7,)} | threshold,
+        "count": logits | {"count.weight": (7, 5), "count.bias": (7,)},
+        "fixed": logits,
+        "threshold": logits | threshold,
+        "zero": logits,
+        None: logits,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rate", "field", "use"),
+    [
+        ("expected_f1", "none", "decode"), ("expected_f1", "none", "loss"), ("count", "c", "decode"),
+        ("count", "c", "loss"), ("threshold", "theta", "decode"), ("threshold", "theta", "loss"),
+    ],
+)  # fmt: skip
+def test_scores_of_another_head_are_refused(rate: str, field: str, use: str) -> None:
+    head, strange = head_of("auto", rate), Scores(torch.zeros(2, 6).double())
+    with pytest.raises(ValueError, match=rf"needs Scores\.{field}, which is None here; pass what head\.scores\(h\)"):
+        head.decode(strange) if use == "decode" else head.loss(strange, targets((2, 6)))
+
+
 @pytest.mark.parametrize("mapping", KEEPING_ORDER)
 def test_any_mapping_works_without_further_choices(mapping: str) -> None:
     head = MultiLabelHead(4, 7, mapping).double()
@@ -90,9 +178,17 @@ def test_the_default_choices() -> None:
     [
         ({"mapping": "hardmax"}, r"no mapping is called 'hardmax'; there are softmax, t_softmax, r_softmax"),
         ({"mapping": "spherical_softmax"}, r"does not keep the order of scores.* use one of softmax"),
-        ({"rate": "threshold"}, r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; there are also"),
+        (
+            {"mapping": "r_softmax", "rate": "threshold"},
+            r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; there are also .*'auto' takes",
+        ),
+        ({"mapping": "t_softmax", "rate": None}, r"rate=None does not go with .* 'threshold', 'zero'; there are also"),
         ({"mapping": "sparsemax", "rate": "count"}, r"mapping='sparsemax', which takes None; there are also"),
-        ({"rate": "counts"}, r"rate='counts' does not go with .* are also 'threshold' with mapping='t_softmax'"),
+        ({"rate": "counts"}, r"no rate is called 'counts'; there are 'expected_f1', .*'zero', None, and 'auto'"),
+        (
+            {"mapping": "r_softmax", "rate": "counts"},
+            r"rate='counts' does not go with .* are also 'threshold' with mapping='t_softmax'",
+        ),
         ({"rate": "fixed"}, r"rate='fixed' needs r, say r=0.9"),
         ({"rate": "count", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate='count'"),
         ({"mapping": "softmax", "r": 0.5}, r"r=0\.5 needs rate='fixed', got rate=None"),
@@ -130,7 +226,7 @@ def test_the_expected_f1_count_in_easy_cases() -> None:
     assert expected_f1_count(torch.full((1, 100_000), -20.0)).item() == 0
 
 
-def test_what_is_known_of_no_label_decides_over_the_empty_answer() -> None:
+def test_log_odds_of_no_label_replace_the_assumption_of_independence() -> None:
     u = torch.full((2, 4), -2.0)  # independent labels: none with probability 0.6
     assert expected_f1_count(u).flatten().tolist() == [0, 0]
     assert expected_f1_count(u, torch.tensor([[-9.0], [9.0]])).flatten().tolist() == [4, 0]
@@ -170,8 +266,8 @@ def test_no_label_means_zeros_and_zero_gradient() -> None:
     assert gradient[1].any()
 
 
-@pytest.mark.parametrize(("mapping", "rate"), [(name, rate) for name, rates in RATES.items() for rate in rates])
-def test_what_is_not_a_number_does_not_pass_for_no_label(mapping: str, rate: str) -> None:
+@pytest.mark.parametrize(("mapping", "rate"), PAIRS)
+def test_a_row_with_nan_gets_nan_and_not_the_answer_no_label(mapping: str, rate: str | None) -> None:
     head = head_of(mapping, rate, "auto")
     h = torch.randn(2, 5).double()
     h[0] = torch.nan
@@ -190,7 +286,7 @@ def test_keeping_above_a_threshold_is_t_softmax_or_nothing(row: list[float], thr
     assert_close(p, t_softmax(z, t.item()) if t > 0 else torch.zeros_like(z))
 
 
-def test_the_count_head_keeps_the_number_of_labels_it_believes_in() -> None:
+def test_the_count_head_keeps_its_most_probable_number_of_labels() -> None:
     head = head_of("r_softmax", "count", labels=6)
     z = spread_apart((7, 6))
     c = torch.nn.functional.one_hot(torch.arange(7), 7).double()
@@ -234,7 +330,7 @@ def test_fixed_and_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("mapping", "rate"), sorted({(m, r) for m, r, _ in CHOICES}, key=str))
+@pytest.mark.parametrize(("mapping", "rate"), PAIRS)
 def test_half_precision(mapping: str, rate: str | None, dtype: torch.dtype) -> None:
     head = head_of(mapping, rate).to(dtype)
     output = head(torch.randn(4, 5, dtype=dtype))
@@ -242,13 +338,13 @@ def test_half_precision(mapping: str, rate: str | None, dtype: torch.dtype) -> N
     assert head.loss(output, targets((4, 6))).isfinite()
 
 
-def test_a_head_compiles_into_one_graph() -> None:
-    for rate, mapping in (("expected_f1", "r_softmax"), ("count", "r_softmax"), ("threshold", "t_softmax")):
-        head = head_of(mapping, rate)
-        h = torch.randn(4, 5).double()
-        compiled = torch.compile(head, fullgraph=True, backend="eager")(h)
-        assert isinstance(compiled, Output)
-        assert_close(compiled.p, head(h).p)
+@pytest.mark.parametrize("rate", RULES)
+def test_a_head_compiles_into_one_graph(rate: str | None) -> None:
+    head = head_of("auto", rate)
+    h = torch.randn(4, 5).double()
+    compiled = torch.compile(head, fullgraph=True, backend="eager")(h)
+    assert isinstance(compiled, Output)
+    assert_close(compiled.p, head(h).p)
 
 
 @pytest.mark.parametrize(

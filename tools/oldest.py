@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"import-linter", "mypy", "pytest", "pytest-xdist", "ruff"}  # developers' tools: nobody's program depends on them
+TOOLS = {
+    "import-linter",
+    "mypy",
+    "pytest",
+    "pytest-xdist",
+    "ruff",
+}  # developers' tools: nobody's program depends on them
 FIXED = {"torch": "torch==2.13.0"}  # the one build that is installed without a GPU's libraries
 
 

@@ -521,9 +521,7 @@ def test_features_are_computed_anew_when_a_picture_is_repaired(kit: Path, tiny: 
 
 def test_without_datasets_a_hub_id_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"is not a folder.*pip install 'rsoftmax-lab\[hub\]'"
-    ):
+    with pytest.raises(ModuleNotFoundError, match=r"is not a folder.*pip install 'rsoftmax-lab\[hub\]'"):
         hub.read("some/pictures")
 
 

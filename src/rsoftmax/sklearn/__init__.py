@@ -1,0 +1,14 @@
+"""Multi-label learning as scikit-learn estimators; skorch runs the training.
+
+Needs ``pip install 'rsoftmax[sklearn]'``. The classes can be imported from :mod:`rsoftmax.estimator` too.
+"""
+
+try:
+    import sklearn  # noqa: F401
+    import skorch  # noqa: F401
+except ImportError as missing:
+    raise ImportError(f"rsoftmax.sklearn needs {missing.name}: pip install 'rsoftmax[sklearn]'") from missing
+
+from rsoftmax.sklearn.classifier import SparseLabelClassifier
+
+__all__ = ["SparseLabelClassifier"]

@@ -1,0 +1,27 @@
+"""Checks of the settings of :class:`rsoftmax.sklearn.SparseLabelClassifier`; its head checks those of its own."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "lr": (lambda value: value > 0, "above 0"),
+    "weight_decay": (lambda value: value >= 0, "0 or above"),
+    "validation_share": (lambda value: 0 < value < 1, "between 0 and 1"),
+}
+SIZES = ("epochs", "batch_size", "patience")
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raise if one of the settings, by name, cannot be right."""
+    hidden = settings["hidden"]
+    if not isinstance(hidden, Sequence):
+        raise ValueError(f"SparseLabelClassifier: hidden must be sizes of layers, say (128,), got {hidden!r}")
+    sizes = {name: settings[name] for name in SIZES} | {f"hidden[{i}]": size for i, size in enumerate(hidden)}
+    for name, size in sizes.items():
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"SparseLabelClassifier: {name} must be a whole number from 1, got {size!r}")
+    for name, (inside, text) in RANGES.items():
+        if not inside(settings[name]):
+            raise ValueError(f"SparseLabelClassifier: {name} must be {text}, got {settings[name]!r}")
