@@ -1,4 +1,4 @@
-"""Prints a constraint for each dependency: the oldest release that pyproject.toml allows. `make test-oldest` installs them."""
+"""Prints the oldest release of each dependency that pyproject.toml allows; `make test-oldest` installs them."""
 
 import re
 import tomllib
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {
+TOOLS = {"import-linter", "mypy", "pytest", "pytest-xdist", "ruff"}  # no program of a user depends on them
     "import-linter",
     "mypy",
     "pytest",
