@@ -7,12 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {"import-linter", "mypy", "pytest", "pytest-xdist", "ruff"}  # no program of a user depends on them
-    "import-linter",
-    "mypy",
-    "pytest",
-    "pytest-xdist",
-    "ruff",
-}  # developers' tools: nobody's program depends on them
 FIXED = {"torch": "torch==2.13.0"}  # the one build that is installed without a GPU's libraries
 
 
