@@ -33,9 +33,9 @@ def bench(
     context: typer.Context,
     quick: Annotated[bool | None, typer.Option(help="Few and small cases: a minute at most.")] = None,
     threads: Annotated[
-        str | None, typer.Option(help="Thread counts, apart by commas. [default: 1 and one for each core]")
+        str | None, typer.Option(help="Thread counts, apart by commas.", show_default="1, and as many as cores")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for the rows. [default: results]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the rows.", show_default="results")] = None,
     model: Annotated[
         str | None, typer.Option(help="A folder, or a name on the hub: a model for texts, if one is needed.")
     ] = None,
@@ -72,24 +72,24 @@ def _run(name: str, options: Options) -> None:
     from rsoftmax_lab.bench.tables import verdict
 
     benchmark = _loaded(name)
+    settings = _settings(name, benchmark, options)
     try:
-        groups = benchmark.groups(_settings(name, benchmark, options))
+        groups = benchmark.groups(settings)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    out = options.out or Path("results")
+    path = (options.out or Path("results")) / benchmark.file
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        rows = run(benchmark, groups, out / benchmark.file, Console())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = run(benchmark, groups, path, Console())
     except OSError as error:  # a place that cannot be written, a full disk
         raise typer.BadParameter(str(error), param_hint="--out") from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    if benchmark.draw:
-        picture = (out / benchmark.file).with_suffix(".png")
-        benchmark.draw(rows, picture)
-        typer.echo(f"wrote {picture}")
     typer.echo(verdict(benchmark, rows))
-    typer.echo(f"wrote {out / benchmark.file}; {rows[0].machine}")
+    typer.echo(f"wrote {path}; {rows[0].machine}")
+    if benchmark.draw:
+        benchmark.draw(rows, path.with_suffix(".png"))
+        typer.echo(f"wrote {path.with_suffix('.png')}")
 
 
 def _loaded(name: str) -> "Benchmark":
