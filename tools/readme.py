@@ -8,7 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
-from rsoftmax_lab.bench import mappings as bench
+from rsoftmax_lab.bench import ratios, rows, tables
+from rsoftmax_lab.bench.mappings import BENCHMARK
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,18 +18,18 @@ def mappings() -> str:
     return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
 
 
-def timings() -> list[bench.Timing]:
-    return bench.read(ROOT / "results" / "bench.jsonl")
+def timed() -> list[rows.Row]:
+    return rows.read(ROOT / "results" / BENCHMARK.file)
 
 
 def machine() -> str:
-    first = timings()[0]
+    first = timed()[0]
     return f"Measured on: {first.machine}, torch {first.torch}."
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"mappings": mappings, "ratios": lambda: bench.headline(timings()), "machine": machine},
-    "docs/performance.md": {"verdict": lambda: bench.verdict(timings()), "machine": machine},
+    "README.md": {"mappings": mappings, "ratios": lambda: ratios.headline(timed()), "machine": machine},
+    "docs/performance.md": {"verdict": lambda: tables.verdict(BENCHMARK, timed()), "machine": machine},
 }
 
 

@@ -1,18 +1,33 @@
-"""The benchmarks, run as a user runs them, on small cases."""
+"""The benchmarks, run as a user runs them, on small cases; and what they are made of, on a toy."""
 
-import json
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
 from itertools import product
 from pathlib import Path
 
+import pytest
+import torch
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli.application import app
-from rsoftmax_lab.bench import attention as bench_attention
-from rsoftmax_lab.bench import heads as bench_heads
-from rsoftmax_lab.bench import mappings as bench
+from rsoftmax_lab.bench import BENCHMARKS, heads, load
+from rsoftmax_lab.bench.attention import EAGER, SDPA
+from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
+from rsoftmax_lab.bench.rows import Row, append, read
+from rsoftmax_lab.bench.run import measure, run
+from rsoftmax_lab.bench.tables import group_table, verdict
+from rsoftmax_lab.bench.timing import spread, take_turns
 from rsoftmax_lab.contest.play import METHODS
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def rsoftmax(*words: str) -> str:
@@ -24,42 +39,241 @@ def rsoftmax(*words: str) -> str:
 def refusal(*words: str) -> str:
     result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     assert result.exit_code == 2, result.output
-    return " ".join(result.output.split())
+    return " ".join(result.output.replace("│", " ").split())
 
 
-def test_bench_heads_measures_every_method_of_the_contest(tmp_path: Path) -> None:
-    shown = rsoftmax("bench", "heads", "--quick", "--out", str(tmp_path))
-    assert "goal, a training step with the expected-F1 rate" in shown
-    rows = [json.loads(line) for line in (tmp_path / "bench_heads.jsonl").read_text().splitlines()]
-    assert {(row["method"], row["mode"]) for row in rows} == set(product(METHODS, bench_heads.MODES))
-    assert all(row["median_us"] > 0 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"] for row in rows)
-    assert all(row["extra_bytes"] > 0 for row in rows)
+def in_order(rows: list[Row]) -> bool:
+    return all(row.spread.ratio_low <= row.spread.ratio <= row.spread.ratio_high for row in rows)
 
 
-def test_bench_measures_prints_and_draws(tmp_path: Path) -> None:
+# ---------------------------------------------------------------------------- the four of today
+
+
+def test_bench_measures_every_mapping_prints_and_draws(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "--quick", "--threads", "1", "--out", str(tmp_path))
     assert "r_softmax forward, n 16 to 511" in shown
-    timings = bench.read(tmp_path / "bench.jsonl")
-    assert {t.method for t in timings} >= {*MAPPINGS, "torch.softmax", "quantile formula"}
-    assert all(t.ratio_low <= t.ratio <= t.ratio_high for t in timings)
-    assert all(t.extra_bytes >= t.output_bytes for t in timings)
+    assert "group 12 of 12" in shown
+    rows = read(tmp_path / "bench.jsonl")
+    assert {row["method"] for row in rows} >= {*MAPPINGS, "torch.softmax", "quantile formula"}
+    assert {row["method"] for row in rows if row["kernels"] == "reference"} == {*MAPPINGS}
+    assert in_order(rows)
+    assert all(row.extra_bytes is not None and row.extra_bytes >= row["output_bytes"] for row in rows)
     with Image.open(tmp_path / "bench.png") as picture:
         assert picture.size[0] > 1000
-    assert "'two' is not a list of thread counts" in refusal("bench", "--threads", "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.jsonl", "bench.png"]
 
 
 def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "attention", "--quick", "--threads", "1", "--out", str(tmp_path))
     assert "extra memory, forward, beside eager softmax" in shown
-    rows = bench_attention.read(tmp_path / "bench_attention.jsonl")
-    assert {row.method for row in rows} == {
-        bench_attention.SDPA,
-        "eager softmax",
-        "r_softmax",
-        "sparsemax",
-        "t_softmax",
-    }
-    assert all(row.ratio_low <= row.ratio <= row.ratio_high for row in rows)
-    held = {(row.method, row.mode): row.median for row in rows if row.measure == "bytes"}
-    assert held["r_softmax", "forward"] < held["eager softmax", "forward"] / 4
-    assert "'0' is not a list of thread counts" in refusal("bench", "attention", "--threads", "0")
+    rows = read(tmp_path / "bench_attention.jsonl")
+    assert {row["method"] for row in rows} == {SDPA, EAGER, "r_softmax", "sparsemax", "t_softmax"}
+    assert in_order(rows)
+    held = {(row["method"], row["mode"]): row.spread.median for row in rows if row["measure"] == "bytes"}
+    assert held["r_softmax", "forward"] < held[EAGER, "forward"] / 4
+    assert (EAGER, "forward+backward") not in held
+
+
+def test_bench_heads_measures_every_method_of_the_contest_on_one_thread(tmp_path: Path) -> None:
+    shown = rsoftmax("bench", "heads", "--quick", "--out", str(tmp_path))
+    assert "a training step with the expected-F1 rate" in shown
+    rows = read(tmp_path / "bench_heads.jsonl")
+    assert {(row["method"], row["mode"]) for row in rows} == set(product(METHODS, heads.MODES))
+    assert in_order(rows)
+    assert all(row.spread.median > 0 and row.extra_bytes for row in rows)
+    assert {row["threads"] for row in rows} == {1}
+
+
+# ---------------------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--quick --threads 1 --out {out} attention",
+        "--threads 1 attention --quick --out {out}",
+        "--quick --out {out} attention --quick --threads 1",
+    ],
+)
+def test_options_count_before_and_after_the_name_of_a_benchmark(words: str, tmp_path: Path) -> None:
+    rsoftmax("bench", *words.format(out=tmp_path / "new" / "folder").split())
+    rows = read(tmp_path / "new" / "folder" / "bench_attention.jsonl")
+    assert {row["threads"] for row in rows} == {1}
+    assert max(row["length"] for row in rows) == 1024
+
+
+def test_an_option_with_two_values_is_refused() -> None:
+    shown = refusal("bench", "--threads", "1", "attention", "--threads", "2")
+    assert "Invalid value for --threads: it is 1 before the command and 2 after it; give it once" in shown
+    assert "--quick: it is True before the command and False after it" in refusal(
+        "bench", "--quick", "attention", "--no-quick"
+    )
+
+
+@pytest.mark.parametrize("threads", ["two", "0", "0,1", "1.5", "inf", "nan", ""])
+@pytest.mark.parametrize("name", [[], ["attention"]])
+def test_what_is_no_list_of_thread_counts_is_refused(threads: str, name: list[str]) -> None:
+    assert f"{threads!r} is not a list of thread counts; write 1,2" in refusal("bench", *name, "--threads", threads)
+
+
+def test_a_model_is_asked_for_where_it_is_needed_and_refused_elsewhere(tmp_path: Path) -> None:
+    assert "`rsoftmax bench finetuning` needs one: a folder" in refusal("bench", "finetuning")
+    assert "`rsoftmax bench attention` takes none" in refusal("bench", "--model", "some", "attention")
+    assert f"the model '{tmp_path}'" in refusal("bench", "finetuning", "--model", str(tmp_path))
+
+
+def test_a_benchmark_whose_packages_are_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rsoftmax_lab.bench.finetuning", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "`rsoftmax bench finetuning` needs transformers; install it" in refusal("bench", "finetuning")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "--out" in refusal("bench", "heads", "--quick", "--out", str(tmp_path / "file"))
+
+
+def test_the_command_line_lists_the_benchmarks_without_torch() -> None:
+    code = "import sys, rsoftmax_lab.commands.bench; print(sorted({'torch', 'matplotlib', 'rich'} & {*sys.modules}))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    shown = rsoftmax("bench", "--help")
+    assert all(name in shown for name in BENCHMARKS)
+    assert "[default: (results)]" in shown
+
+
+# ---------------------------------------------------------------------------- stopped and kept
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_keeps_its_finished_groups_and_the_file_of_the_last_run(
+    blow: signal.Signals, tmp_path: Path
+) -> None:
+    finished, part = tmp_path / "bench.jsonl", tmp_path / "bench.part"
+    finished.write_text("the last run\n")
+    part.write_text("a run before that was stopped\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rsoftmax", "bench", "--quick", "--threads", "1", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while "forward+backward" not in part.read_text():  # the second group
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+    os.killpg(process.pid, blow)
+    shown = process.communicate(timeout=20)[0]
+    notices: list[str] = []
+    rows = read(part, notices.append)
+    assert not notices
+    assert {row["method"] for row in rows if row["mode"] == "forward"} == {*MAPPINGS, "torch.softmax"}
+    assert finished.read_text() == "the last run\n"
+    assert process.returncode == (130 if blow == signal.SIGINT else -blow)
+    if blow == signal.SIGINT:
+        assert f"stopped; {len(rows)} rows are in {part}; the next run begins anew" in shown
+        assert "Traceback" not in shown
+
+
+# ---------------------------------------------------------------------------- rows and results
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_the_rows_of_the_repository_are_read_and_have_a_verdict_on_every_goal(name: str, tmp_path: Path) -> None:
+    benchmark = load(name)
+    path = RESULTS / benchmark.file
+    rows = read(path)
+    assert len(rows) == len(path.read_text().splitlines())
+    assert in_order(rows)
+    lines = verdict(benchmark, rows).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == [f"| {goal.title}" for goal in benchmark.goals]
+    group_table(benchmark, rows[:10], "")
+    for row in rows[:10]:
+        append(tmp_path / "rows.jsonl", row)
+    assert read(tmp_path / "rows.jsonl") == rows[:10]
+
+
+def test_a_row_that_is_not_of_a_benchmark_is_refused_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"method": "softmax", "median": 1.0}\n')
+    with pytest.raises(ValueError, match=r"rows.jsonl: a row without 'ratio' is not one of a benchmark"):
+        read(path)
+
+
+# ---------------------------------------------------------------------------- measuring
+
+
+def test_a_ratio_is_formed_within_its_round() -> None:
+    busy = [1.0, 7.0, 2.0, 30.0]  # what the baseline took while the machine was more and less busy
+    found = spread([2 * seconds for seconds in busy], busy)
+    assert (found.ratio_low, found.ratio, found.ratio_high) == (2.0, 2.0, 2.0)
+    assert found.median == pytest.approx(9e6)
+    assert found.rounds == 4
+
+
+def test_calls_take_turns_in_a_new_order_each_round() -> None:
+    turns: list[int] = []
+
+    def call(number: int) -> None:
+        turns.append(number)
+        time.sleep(0.051)  # one loop is enough for the clock
+
+    spreads = take_turns([partial(call, number) for number in range(3)], base=1, seconds=0, rounds=4)
+    warm, *rounds = [turns[start : start + 3] for start in range(0, len(turns), 3)]
+    assert warm == [0, 1, 2]
+    assert [sorted(one) for one in rounds] == 4 * [[0, 1, 2]]
+    assert len({tuple(one) for one in rounds}) > 1
+    assert [one.rounds for one in spreads] == [4, 4, 4]
+    assert spreads[1].ratio == 1
+
+
+def toy_group(measure: str, threads: int = 1) -> Group:
+    sizes = {"double": 2, "single": 1}
+    calls = [({"method": name}, partial(torch.ones, n, 1000)) for name, n in sizes.items()]
+    return Group({"threads": threads, "measure": measure}, lambda: calls, rounds=2)
+
+
+TOY = Benchmark(
+    file="toy.jsonl",
+    groups=lambda settings: [toy_group("us"), toy_group("bytes")],
+    baseline={"method": "single"},
+    label="[{method}]",
+    title="toys",
+    place="[{method}], threads: {threads}",
+    goals=(
+        Goal("half of twice is once", 0.5, {"measure": ("bytes",), "method": ("single",)}, beside={"method": "double"}),
+        Goal("twice is once", 1.0, {"measure": ("bytes",), "method": ("double",)}),
+        Goal("what was not measured", 1.0, {"method": ("triple",)}),
+    ),
+)
+
+
+def test_a_declared_benchmark_becomes_rows_tables_and_a_verdict(tmp_path: Path) -> None:
+    console = Console(file=(shown := io.StringIO()), width=120)
+    rows = run(TOY, TOY.groups(Settings(threads=(1,))), tmp_path / TOY.file, console)
+    assert read(tmp_path / TOY.file) == rows
+    assert [(row["measure"], row["method"]) for row in rows] == [
+        *product(["us"], ["double", "single"]),
+        *product(["bytes"], ["double", "single"]),
+    ]
+    assert [row.extra_bytes for row in rows] == [8000, 4000, 8000, 4000]
+    assert [row.spread.ratio for row in rows[1:]] == [1.0, 2.0, 1.0]
+    for words in ("ratio to single", "time, toys", "extra memory, toys", "[double]", "7.8 KiB", "group 2 of 2"):
+        assert words in shown.getvalue()
+    assert verdict(TOY, rows).splitlines()[2:] == [
+        "| half of twice is once | 0.5 | 0.50 | 0.50 ([single], threads: 1) | 1 of 1 |",
+        "| twice is once | 1.0 | 2.00 | 2.00 ([double], threads: 1) | 0 of 1 |",
+    ]
+
+
+def test_a_group_is_measured_with_its_threads_and_leaves_torch_with_those_it_had() -> None:
+    seen: list[int] = []
+    group = Group({"threads": 2, "measure": "bytes"}, lambda: [({"method": "single"}, look)])
+
+    def look() -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return torch.ones(1)
+
+    before = torch.get_num_threads()
+    measure(group, TOY.baseline)
+    assert seen == [2]
+    assert torch.get_num_threads() == before == 1

@@ -1,7 +1,8 @@
 """What a fine-tuning step of a whole model costs with sparse attention, beside the same model with torch's own."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -9,9 +10,12 @@ from transformers import AutoModelForSequenceClassification
 
 from rsoftmax.huggingface import set_attention
 from rsoftmax.huggingface.quiet import quiet
-from rsoftmax_lab.bench.mappings import machine, take_turns
+from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
+from rsoftmax_lab.bench.rows import Case
+from rsoftmax_lab.bench.timing import Call
 
 SHAPES = ((32, 32), (32, 128))  # rows in a batch, tokens in a row
+QUICK_SHAPES = ((2, 8),)
 SDPA = "sdpa"
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -19,48 +23,36 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "sparsemax": {},
     "sparsehourglass": {"q": 10.0},
 }
-GOAL = 1.15  # r_softmax, as a multiple of sdpa
 
 
-@dataclass
-class Row:
-    """One row of results: microseconds, and ratios to the same model with torch's own attention."""
-
-    model: str
-    attention: str
-    batch: int
-    tokens: int
-    threads: int
-    median_us: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    rounds: int
-    machine: str = field(default_factory=machine)
-    torch: str = torch.__version__
-
-
-def check(model: str) -> None:
-    """Find out before anything is timed whether the model can be read and be made sparse."""
-    for name in ATTENTIONS:
-        _network(model, name)
-
-
-def run(model: str, threads: list[int], quick: bool) -> Iterator[list[Row]]:
-    """The whole benchmark, group by group; ``model`` is a folder or a name on the hub."""
-    before = torch.get_num_threads()
+def groups(settings: Settings) -> list[Group]:
+    """All attentions, by threads and shape, once it is clear that the model can be read and be made sparse."""
     try:
-        for count in threads:
-            torch.set_num_threads(count)
-            for batch, tokens in ((2, 8),) if quick else SHAPES:
-                calls = {name: _step(model, name, batch, tokens) for name in (SDPA, *ATTENTIONS)}
-                spreads = take_turns(calls, SDPA, 0.1 if quick else 20.0, rounds=5)
-                yield [Row(_name(model), name, batch, tokens, count, **asdict(s)) for name, s in spreads.items()]
-    finally:
-        torch.set_num_threads(before)
+        for attention in ATTENTIONS:
+            _network(settings.model, attention)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the model {settings.model!r}: {error}") from None
+    shapes, seconds = (QUICK_SHAPES, 0.1) if settings.quick else (SHAPES, 20.0)
+    return [
+        Group(
+            {"batch": batch, "tokens": tokens, "threads": threads, "measure": "us"},
+            partial(_calls, settings.model, batch, tokens),
+            seconds,
+            rounds=5,
+        )
+        for threads, (batch, tokens) in product(settings.threads, shapes)
+    ]
 
 
-def _step(model: str, attention: str, batch: int, tokens: int) -> Callable[[], object]:
+def _calls(model: str, batch: int, tokens: int) -> Sequence[tuple[Case, Call]]:
+    name = model.rstrip("/").rsplit("/", 1)[-1]
+    return [
+        ({"model": name, "attention": attention}, _step(model, attention, batch, tokens))
+        for attention in (SDPA, *ATTENTIONS)
+    ]
+
+
+def _step(model: str, attention: str, batch: int, tokens: int) -> Call:
     """Forward, loss, backward and AdamW, dropout included, on words drawn at random."""
     torch.manual_seed(0)
     network = _network(model, attention)
@@ -85,13 +77,13 @@ def _network(model: str, attention: str) -> Any:
     return network
 
 
-def _name(model: str) -> str:
-    return model.rstrip("/").rsplit("/", 1)[-1]
-
-
-def verdict(rows: list[Row]) -> str:
-    """Whether the goal for r_softmax was met, case by case."""
-    found = [row for row in rows if row.attention == "r_softmax"]
-    costs = ", ".join(f"{row.ratio:.2f} at {row.batch} x {row.tokens}, threads: {row.threads}" for row in found)
-    met = "met" if all(row.ratio <= GOAL for row in found) else "missed"
-    return f"goal, a step with r_softmax at most {GOAL} times sdpa's: {met} ({costs})"
+BENCHMARK = Benchmark(
+    file="bench_finetuning.jsonl",
+    groups=groups,
+    baseline={"attention": SDPA},
+    label="{attention}",
+    title="a step of {model}, {batch} x {tokens} tokens, threads: {threads}",
+    place="{batch} x {tokens} tokens, threads: {threads}",
+    goals=(Goal("a step with r_softmax, beside sdpa", 1.15, {"attention": ("r_softmax",)}),),
+    takes_model=True,
+)

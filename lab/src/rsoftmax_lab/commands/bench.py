@@ -1,134 +1,118 @@
-"""``rsoftmax bench``, and ``rsoftmax bench attention | finetuning | heads``."""
+"""``rsoftmax bench``, and ``rsoftmax bench NAME`` for each benchmark of the table."""
 
-import os
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from rsoftmax.cli.arguments import numbers
-from rsoftmax_lab.bench import attention as bench_attention
-from rsoftmax_lab.bench import heads as bench_heads
-from rsoftmax_lab.bench import mappings as experiment
+from rsoftmax_lab.bench import BENCHMARKS, load
+
+if TYPE_CHECKING:
+    from rsoftmax_lab.bench.benchmark import Benchmark, Settings
+
+USUAL = "mappings"
+HELP = f"""{BENCHMARKS[USUAL]} With a command, time what it names.
+
+Options may stand before the command or after it."""
 
 app = typer.Typer()
-Threads = Annotated[str, typer.Option(help="Thread counts, apart by commas.")]
-EVERY = f"1,{os.cpu_count()}"
 
 
-@app.callback(invoke_without_command=True)
+@dataclass(frozen=True)
+class Options:
+    """What stands on the command line; None: nothing."""
+
+    quick: bool | None = None
+    threads: str | None = None
+    out: Path | None = None
+    model: str | None = None
+
+
 def bench(
     context: typer.Context,
-    quick: Annotated[bool, typer.Option(help="Few shapes and one kind of input: about a minute.")] = False,
-    threads: Threads = EVERY,
-    out: Annotated[Path, typer.Option(help="The folder for bench.jsonl and bench.png.")] = Path("results"),
+    quick: Annotated[bool | None, typer.Option(help="Few and small cases: a minute at most.")] = None,
+    threads: Annotated[
+        str | None, typer.Option(help="Thread counts, apart by commas.", show_default="1, and as many as cores")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the rows.", show_default="results")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A folder, or a name on the hub: a model for texts, if one is needed.")
+    ] = None,
 ) -> None:
-    """Time every mapping beside torch.softmax and print the ratios."""
+    """``rsoftmax bench`` itself and each of its commands: they take the same options."""
+    options = _joined(context.obj or Options(), Options(quick, threads, out, model))
     if context.invoked_subcommand:
-        return
-    counts = _counts(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    timings: list[experiment.Timing] = []
-    for group in experiment.run(counts, quick):
-        timings += group
-        table = Table("ratio to torch.softmax", "", "median", "quartiles", "extra memory / output")
-        for t in group:
-            name = f"{t.method} {t.parameter}" + (" (reference)" if t.kernels == "reference" else "")
-            spread = f"{t.ratio_low:.2f} - {t.ratio_high:.2f}"
-            memory = f"{t.extra_bytes / t.output_bytes:.1f}"
-            table.add_row(escape(name), f"{t.median_us:.0f} us", f"{t.ratio:.2f}", spread, memory)
-        first = group[0]
-        table.title = f"{first.mode}, {first.rows} x {first.n}, {first.kind}, threads: {first.threads}"
-        Console().print(table)
-    experiment.write(timings, out / "bench.jsonl")
-    experiment.draw(timings, out / "bench.png")
-    typer.echo(experiment.verdict(timings))
-    typer.echo(f"wrote {out / 'bench.jsonl'} and {out / 'bench.png'}; {timings[0].machine}")
+        context.obj = options
+    else:
+        name = context.command.name
+        _run(name if name in BENCHMARKS else USUAL, options)
 
 
-@app.command()
-def attention(
-    quick: Annotated[bool, typer.Option(help="One small shape: a few seconds.")] = False,
-    threads: Threads = EVERY,
-    out: Annotated[Path, typer.Option(help="The folder for bench_attention.jsonl.")] = Path("results"),
-) -> None:
-    """Time sparse attention beside torch's own, and measure its memory."""
-    counts = _counts(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    rows: list[bench_attention.Row] = []
-    for group in bench_attention.run(counts, quick):
-        rows += group
-        table = Table("ratio to torch's attention", "", "median", "quartiles", title=bench_attention.title(group))
-        for row in group:
-            cost = f"{row.median / 1000:.2f} ms" if row.measure == "us" else f"{row.median / 2**20:.0f} MiB"
-            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}" if row.rounds > 1 else ""
-            table.add_row(escape(f"{row.method} {row.parameter}"), cost, f"{row.ratio:.2f}", spread)
-        Console().print(table)
-    _end(rows, bench_attention.verdict(rows), out / "bench_attention.jsonl")
+app.callback(invoke_without_command=True, help=HELP)(bench)
+for name, text in BENCHMARKS.items():
+    app.command(name, help=text)(bench)
 
 
-@app.command()
-def finetuning(
-    model: Annotated[str, typer.Option(help="A folder, or a name on the hub: a model for texts.")],
-    quick: Annotated[bool, typer.Option(help="One small batch: a few seconds.")] = False,
-    threads: Threads = EVERY,
-    out: Annotated[Path, typer.Option(help="The folder for bench_finetuning.jsonl.")] = Path("results"),
-) -> None:
-    """Time a fine-tuning step of a model with sparse attention beside the same with torch's own."""
-    from rsoftmax_lab.bench import finetuning as bench_finetuning
+def _joined(before: Options, after: Options) -> Options:
+    """Both together."""
+    given = {name: value for name, value in asdict(before).items() if value is not None}
+    for name, value in asdict(after).items():
+        if value is not None and given.setdefault(name, value) != value:
+            raise typer.BadParameter(
+                f"it is {given[name]} before the command and {value} after it; give it once", param_hint=f"--{name}"
+            )
+    return Options(**given)
 
-    counts = _counts(threads)
-    rows: list[bench_finetuning.Row] = []
+
+def _run(name: str, options: Options) -> None:
+    from rich.console import Console
+
+    from rsoftmax_lab.bench.run import run
+    from rsoftmax_lab.bench.tables import verdict
+
+    benchmark = _loaded(name)
+    settings = _settings(name, benchmark, options)
     try:
-        bench_finetuning.check(model)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{model!r}: {error}", param_hint="--model") from None
-    out.mkdir(parents=True, exist_ok=True)
-    for group in bench_finetuning.run(model, counts, quick):
-        rows += group
-        first = group[0]
-        table = Table("ratio to sdpa", "", "median", "quartiles")
-        table.title = f"a step of {first.model}, {first.batch} x {first.tokens} tokens, threads: {first.threads}"
-        for row in group:
-            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
-            table.add_row(row.attention, f"{row.median_us / 1000:.1f} ms", f"{row.ratio:.2f}", spread)
-        Console().print(table)
-    _end(rows, bench_finetuning.verdict(rows), out / "bench_finetuning.jsonl")
-
-
-@app.command()
-def heads(
-    quick: Annotated[bool, typer.Option(help="One small shape: a few seconds.")] = False,
-    out: Annotated[Path, typer.Option(help="The folder for bench_heads.jsonl.")] = Path("results"),
-) -> None:
-    """Time the multi-label heads beside the one for binary cross-entropy, up to 100,000 labels, on one thread."""
-    out.mkdir(parents=True, exist_ok=True)
-    rows: list[bench_heads.Row] = []
-    for group in bench_heads.run(quick):
-        rows += group
-        first = group[0]
-        table = Table("ratio to BCE", "", "median", "quartiles", "extra memory")
-        table.title = f"{first.mode}, {first.rows} x {first.labels} labels"
-        for row in group:
-            spread = f"{row.ratio_low:.2f} - {row.ratio_high:.2f}"
-            memory = f"{row.extra_bytes / 2**20:.1f} MiB"
-            table.add_row(row.method, f"{row.median_us / 1000:.2f} ms", f"{row.ratio:.2f}", spread, memory)
-        Console().print(table)
-    _end(rows, bench_heads.verdict(rows), out / "bench_heads.jsonl")
-
-
-def _end(rows: Sequence[Any], verdict: str, path: Path) -> None:
-    experiment.write(rows, path)
-    typer.echo(verdict)
+        groups = benchmark.groups(settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    path = (options.out or Path("results")) / benchmark.file
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = run(benchmark, groups, path, Console())
+    except OSError as error:  # a place that cannot be written, a full disk
+        raise typer.BadParameter(str(error), param_hint="--out") from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    typer.echo(verdict(benchmark, rows))
     typer.echo(f"wrote {path}; {rows[0].machine}")
+    if benchmark.draw:
+        benchmark.draw(rows, path.with_suffix(".png"))
+        typer.echo(f"wrote {path.with_suffix('.png')}")
 
 
-def _counts(threads: str) -> list[int]:
-    counts = sorted({int(count) for count in numbers(threads) if count >= 1 and count == int(count)})
-    if not counts:
+def _loaded(name: str) -> "Benchmark":
+    try:
+        return load(name)
+    except ModuleNotFoundError as missing:
+        raise typer.BadParameter(f"`rsoftmax bench {name}` needs {missing.name}; install it") from None
+
+
+def _settings(name: str, benchmark: "Benchmark", options: Options) -> "Settings":
+    from rsoftmax_lab.bench.benchmark import Settings
+
+    if benchmark.takes_model != (options.model is not None):
+        says = "needs one: a folder, or a name on the hub" if benchmark.takes_model else "takes none"
+        raise typer.BadParameter(f"`rsoftmax bench {name}` {says}", param_hint="--model")
+    threads = benchmark.threads if options.threads is None else _counts(options.threads)
+    return Settings(threads, bool(options.quick), options.model or "")
+
+
+def _counts(threads: str) -> tuple[int, ...]:
+    from rsoftmax.cli.arguments import numbers
+
+    counts = numbers(threads)
+    if not counts or not all(count >= 1 and count.is_integer() for count in counts):
         raise typer.BadParameter(f"{threads!r} is not a list of thread counts; write 1,2", param_hint="--threads")
-    return counts
+    return tuple(sorted({int(count) for count in counts}))

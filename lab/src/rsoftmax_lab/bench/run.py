@@ -1,0 +1,67 @@
+"""From a benchmark to its rows: measured group by group, shown, and kept."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from rsoftmax_lab.bench.benchmark import Benchmark, Group
+from rsoftmax_lab.bench.rows import Case, Row, Spread, append, read
+from rsoftmax_lab.bench.tables import group_table
+from rsoftmax_lab.bench.timing import extra_bytes, machine, take_turns, threads
+
+
+def run(benchmark: Benchmark, groups: Sequence[Group], path: Path, console: Console) -> list[Row]:
+    """Measure the groups, print a table for each, and write the rows.
+
+    Rows are added to PATH with the ending ``.part`` as groups finish, and that file takes the place of PATH when all
+    have. A run that is stopped loses the group under way and leaves PATH as it was. The next run begins anew: the rows
+    of a file are measured in one run, so that they can be compared.
+    """
+    part = path.with_suffix(".part")
+    part.write_bytes(b"")
+    rows: list[Row] = []
+    try:
+        with _progress(console) as bar:
+            for done, group in enumerate(bar.track(groups, description="groups"), start=1):
+                found = measure(group, benchmark.baseline)
+                for row in found:
+                    append(part, row)
+                rows += found
+                console.print(group_table(benchmark, found, f"group {done} of {len(groups)}"))
+    except KeyboardInterrupt:
+        kept = len(read(part))
+        console.print(f"stopped; {kept} rows are in {part}; the next run begins anew", markup=False, soft_wrap=True)
+        raise
+    part.replace(path)
+    return rows
+
+
+def measure(group: Group, baseline: Case) -> list[Row]:
+    """The rows of one group."""
+    with threads(group.common["threads"]):
+        cases, calls = zip(*group.calls(), strict=True)
+        base = next(i for i, case in enumerate(cases) if case.items() >= baseline.items())
+        timed = group.common["measure"] == "us"
+        times = take_turns(calls, base, group.seconds, group.rounds) if timed else []
+        sizes = [extra_bytes(call) for call in calls]
+    return [
+        Row({**case, **group.common}, spread, machine(), torch.__version__, size)
+        for case, spread, size in zip(cases, times or _same_each_time(sizes, base), sizes, strict=True)
+    ]
+
+
+def _same_each_time(sizes: Sequence[int], base: int) -> list[Spread]:
+    """Bytes need one round, and have no spread."""
+    return [Spread(size, ratio, ratio, ratio, rounds=1) for size in sizes for ratio in [size / sizes[base]]]
+
+
+def _progress(console: Console) -> Progress:
+    """A bar on a terminal, drawn between groups only: a thread that draws would take time from what is measured."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
+    return Progress(
+        *columns, console=console, auto_refresh=False, speed_estimate_period=3600, disable=not console.is_terminal
+    )
