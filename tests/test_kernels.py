@@ -24,20 +24,20 @@ from torch.testing import assert_close
 
 import rsoftmax
 from rsoftmax import MAPPINGS, r_softmax, use_kernels
-from rsoftmax.kernels import native
+from rsoftmax.kernels import cpu
 
 NATIVE = ["softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EXAMPLES = int(os.environ.get("RSOFTMAX_FUZZ_EXAMPLES", "150"))  # `make fuzz` asks for many more
 
 levels = ["baseline", "avx2", "avx512"]
-levels = levels[: levels.index(native.LEVEL) + 1] if native.LEVEL else []
+levels = levels[: levels.index(cpu.LEVEL) + 1] if cpu.LEVEL else []
 
 
 @pytest.fixture(params=levels)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    library = importlib.import_module(f"rsoftmax.kernels._rows_{request.param}")
-    monkeypatch.setattr(native, "_library", library)
+    library = importlib.import_module(f"rsoftmax.kernels.cpu._rows_{request.param}")
+    monkeypatch.setattr(cpu, "_library", library)
     return str(request.param)
 
 
@@ -200,7 +200,7 @@ def test_rows_may_be_strided_and_written_in_place() -> None:
     expected = r_softmax(x.contiguous(), 0.4)
     assert torch.equal(r_softmax(x, 0.4), expected)
     mine = x.contiguous()
-    native.run("r_softmax", mine, 0.4, None, mine)
+    cpu._run("r_softmax", mine, 0.4, None, mine)
     assert torch.equal(mine, expected)
 
 
@@ -316,7 +316,7 @@ def test_a_batch_of_gradients_goes_through_the_reference() -> None:
 
 
 def test_the_choice_is_told_and_set() -> None:
-    assert rsoftmax.kernels.in_use() == f"native ({native.LEVEL})"
+    assert rsoftmax.kernels.in_use() == f"native ({cpu.LEVEL})"
     with use_kernels("reference"):
         assert rsoftmax.kernels.in_use() == "reference"
         with use_kernels("native"):
@@ -331,14 +331,14 @@ def test_the_instruction_set_is_chosen_at_run_time(capability: str, expected: st
     program = "import rsoftmax; print(rsoftmax.kernels.in_use())"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({native.LEVEL})")
+    assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({cpu.LEVEL})")
 
 
 def test_without_compiled_kernels_it_says_so_once_and_works() -> None:
     program = """
 import sys, warnings
 for level in ("baseline", "avx2", "avx512"):
-    sys.modules[f"rsoftmax.kernels._rows_{level}"] = None
+    sys.modules[f"rsoftmax.kernels.cpu._rows_{level}"] = None
 import torch, rsoftmax
 assert rsoftmax.kernels.in_use() == "reference"
 with warnings.catch_warnings(record=True) as said:

@@ -74,7 +74,7 @@ def test_wrong_calls() -> None:
 def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mapping) -> None:
     x = torch.randn(2, 3, 4, 5)
     assert mapping.parameter is not None
-    start = mapping.parameter.domain.bend(torch.randn(3, 1, 1))
+    start = mapping.parameter.domain.constrain(torch.randn(3, 1, 1))
     layer = module_of(mapping)(start, learnable=True)
     assert_close(layer.value, start)
     assert layer(x).shape == x.shape

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from rsoftmax import losses
 from rsoftmax.domains import RATE
-from rsoftmax.kernels.reference import exact
 from rsoftmax.mappings import MAPPINGS, r_softmax, weighted_softmax
+from rsoftmax.tensors import exact
 
 __all__ = ["LOSSES", "RATES", "MultiLabelHead", "Output", "Scores", "expected_f1_count", "keep_above", "keep_count"]
 
