@@ -93,6 +93,14 @@ def _function(head: str, body: str) -> Callable[..., Any]:
     return function
 
 
+def _shown(value: Value | None) -> str:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        if value.dim() or not in_memory(value):
+            return f"tensor{tuple(value.shape)}"
+    return "None" if value is None else f"{float(value):.4g}"
+
+
 class Letter:
     """The parameter of a module under its own letter, to read and to set: ``module.r``."""
 
@@ -155,12 +163,12 @@ class ParametricModule(MappingModule):
 
     def extra_repr(self) -> str:
         """What ``repr`` shows."""
-        value = self.value
-        if isinstance(value, Tensor) and not (value.dim() == 0 and in_memory(value)):
-            shown = f"tensor{tuple(value.shape)}"
-        else:
-            shown = "None" if value is None else f"{float(value):.4g}"
-        items = {self._parameter().name: shown, "learnable": self.free is not None, "dim": self.dim, **self.options}
+        items = {
+            self._parameter().name: _shown(self.value),
+            "learnable": self.free is not None,
+            "dim": self.dim,
+            **self.options,
+        }
         return ", ".join(f"{key}={item}" for key, item in items.items())
 
     def _map(self, x: Tensor, value: Value | None, mask: Tensor | None) -> Tensor:

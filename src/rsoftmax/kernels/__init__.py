@@ -54,8 +54,8 @@ class Kernel(Protocol):
         state: Tensor | None,
         g: Tensor,
         options: dict[str, bool],
-    ) -> tuple[Tensor, Tensor]:
-        """The gradients in ``x`` and in the value, from the incoming one ``g``."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradients in ``x`` and in the value, if that is a tensor, from the incoming gradient ``g``."""
 
 
 NATIVE: tuple[Kernel, ...] = (cpu,)

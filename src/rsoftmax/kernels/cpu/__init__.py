@@ -74,11 +74,13 @@ def backward(
     state: Tensor | None,
     g: Tensor,
     options: dict[str, bool],
-) -> tuple[Tensor, Tensor]:
-    """The gradient in ``x``, contiguous, and in the parameter, float64 [..., 1]."""
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient in ``x``, contiguous, and in a tensor parameter, float64 [..., 1]."""
     p, g = p.contiguous(), g.contiguous()  # hooks may have stored them in another layout
     state = None if state is None else state.contiguous()
-    dx, dvalues = torch.empty_like(p), torch.zeros(*x.shape[:-1], 1, dtype=torch.float64, device=x.device)
+    dx, dvalues = torch.empty_like(p), None
+    if isinstance(value, Tensor):
+        dvalues = torch.empty(*x.shape[:-1], 1, dtype=torch.float64, device=x.device)
     _run(name, x, value, mask, p, state, g, dx, dvalues, **options)
     return dx, dvalues
 
