@@ -6,7 +6,16 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HOME = Path("src/rsoftmax/kernels/cpu")
-COMMON = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+COMMON = [
+    "-std=c++17",
+    "-Wall",
+    "-Wextra",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fvisibility=hidden",
+]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"]
 LEVELS = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):

@@ -12,6 +12,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +25,9 @@ from torch.testing import assert_close
 
 import rsoftmax
 from rsoftmax import MAPPINGS, r_softmax, use_kernels
-from rsoftmax.kernels import cpu
+from rsoftmax.kernels import cpu, reference
 
-NATIVE = ["softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"]
+NATIVE = list(cpu.OPERATIONS)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EXAMPLES = int(os.environ.get("RSOFTMAX_FUZZ_EXAMPLES", "150"))  # `make fuzz` asks for many more
 
@@ -313,6 +314,47 @@ def test_a_batch_of_gradients_goes_through_the_reference() -> None:
     (batched,) = torch.autograd.grad(p, x, directions, is_grads_batched=True, retain_graph=True)
     looped = torch.stack([torch.autograd.grad(p, x, g, retain_graph=True)[0] for g in directions])
     assert_close(batched, looped)
+
+
+def test_every_operation_has_its_definition_and_its_mapping() -> None:
+    assert {"softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"} <= set(cpu.OPERATIONS)
+    assert set(cpu.OPERATIONS) == set(cpu.STATE)
+    assert sorted(cpu.OPERATIONS.values()) == list(range(len(cpu.OPERATIONS)))
+    assert set(cpu.DTYPES) == set(DTYPES)
+    for name in cpu.OPERATIONS:
+        assert callable(getattr(reference, name))
+        assert name in MAPPINGS
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"x": 0}, ValueError, "x and p are needed"),
+        ({"op": 99}, ValueError, "op is not in OPERATIONS"),
+        ({"dtype": -1}, ValueError, "dtype is not in DTYPES"),
+        ({"mask": 64}, ValueError, "a mask needs mask_rows"),
+        ({"g": 64}, ValueError, "g needs dx"),
+        ({"g": 64, "dx": 64}, ValueError, "g needs the states of forward"),
+        ({"colour": 1}, TypeError, "a call has no field 'colour'"),
+        ({"rows": "many"}, TypeError, "'str' object cannot be interpreted as an integer"),
+    ],
+    ids=str,
+)
+def test_a_wrong_call_of_the_library_is_refused_and_the_next_one_runs(
+    fields: dict[str, Any], error: type[Exception], message: str, level: str
+) -> None:
+    x = torch.randn(2, 3)
+    p = torch.zeros(2, 3)
+    good = {"op": cpu.OPERATIONS["softmax"], "dtype": cpu.DTYPES[x.dtype], "rows": 2, "n": 3, "x_stride": 3}
+    good |= {"x": x.data_ptr(), "p": p.data_ptr(), "threads": 1}
+    cpu._library.run(**good)
+    with pytest.raises(error, match=message):
+        cpu._library.run(**good | fields)
+    with pytest.raises(TypeError, match="the fields of a call are named"):
+        cpu._library.run(*good.values())
+    p.zero_()
+    cpu._library.run(**good)
+    assert_close(p, torch.softmax(x, -1))
 
 
 def test_the_choice_is_told_and_set() -> None:

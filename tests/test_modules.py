@@ -37,9 +37,9 @@ def test_a_module_is_its_function(mapping: Mapping) -> None:
 def test_the_names() -> None:
     for mapping in MAPPINGS.values():
         name = "".join(word.capitalize() for word in mapping.name.split("_"))
-        assert MODULES[name].mapping is mapping, f"declare {name} in rsoftmax/modules.py"
+        assert MODULES[name].mapping is mapping, f"the module of {mapping.name} must be called {name}"
     for name, module in MODULES.items():
-        assert getattr(rsoftmax, name) is module, f"add {name} to __all__ in rsoftmax/modules.py"
+        assert getattr(rsoftmax, name) is module
     for name, mapping in MAPPINGS.items():
         assert getattr(rsoftmax, name) is mapping.function, f"add {name} to __all__ in rsoftmax/mappings.py"
 

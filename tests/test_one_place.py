@@ -89,8 +89,10 @@ def test_a_mapping_without_a_parameter_gets_a_module_too() -> None:
         module: Any = MODULES["Warm"]
         assert_close(module(dim=0)(X), rsoftmax.softmax(X))
         assert issubclass(module, MappingModule)
+        assert rsoftmax.Warm is module  # type: ignore[attr-defined]
     finally:
         del MAPPINGS["warm"]
+    assert not hasattr(rsoftmax, "Warm")
 
 
 @pytest.mark.usefixtures("cool")

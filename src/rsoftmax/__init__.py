@@ -22,22 +22,26 @@ _HOMES = ("mappings", "modules", "attention", "kernels")
 _MODULES = ("kernels", "losses")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted({*_MODULES, *(public for home in _HOMES for public in _module(home).__all__)})
-    if not name.startswith("_"):
-        if find_spec(f"{__name__}.{name}"):
-            return _module(name)
-        for home in map(_module, _HOMES):
-            if name in home.__all__:
-                globals()[name] = value = getattr(home, name)
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__getattr__("__all__")]
-
-
 def _module(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
+
+
+if not TYPE_CHECKING:  # a checker would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            listed = (public for home in _HOMES for public in _module(home).__all__)
+            return sorted({*_MODULES, *listed, *_module("modules").MODULES})
+        if not name.startswith("_"):
+            if find_spec(f"{__name__}.{name}"):
+                return _module(name)
+            for home in map(_module, _HOMES):
+                if name in home.__all__:
+                    globals()[name] = value = getattr(home, name)
+                    return value
+            if name in (classes := _module("modules").MODULES):  # one that is generated
+                return classes[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__getattr__("__all__")]

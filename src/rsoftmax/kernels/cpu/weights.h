@@ -40,7 +40,7 @@ template <class T> struct Hinge {
 
     // dL/dt = sum u h, u = dp/dw and h = g - sum p g.  As sum p h = 0 it is also the sum of this times h, in which a
     // lone maximum counts exactly nothing.
-    INLINE V<T> term(V<T> u, V<T> d) const { return (d < 0) & (d > -t) ? u * (d / -t) : V<T>{}; }
+    INLINE V<T> term(V<T> u, V<T> d) const { return ((d < 0) & (d > -t)) ? u * (d / -t) : V<T>{}; }
     INLINE void find(V<T> x, I<T> place) { top = x == m ? place : top, tops -= x == m; }
 
     // The threshold m - t passes its gradient to the maximum, in equal shares where there are several.
