@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py src/rsoftmax/kernels/rows.cpp
+DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
 .PHONY: demo test test-oldest sanitize fuzz readme clean
 

@@ -1,10 +1,21 @@
 """Builds the kernels: the same source once for each instruction set. The rest is declared in pyproject.toml."""
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-COMMON = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
+HOME = Path("src/rsoftmax/kernels/cpu")
+COMMON = [
+    "-std=c++17",
+    "-Wall",
+    "-Wextra",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fvisibility=hidden",
+]
 AVX2 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mpopcnt"]
 LEVELS = {"baseline": []}
 if platform.machine() in ("x86_64", "AMD64"):
@@ -16,8 +27,9 @@ if platform.machine() in ("x86_64", "AMD64"):
 setup(
     ext_modules=[
         Extension(
-            f"rsoftmax.kernels._rows_{level}",
-            ["src/rsoftmax/kernels/rows.cpp"],
+            f"rsoftmax.kernels.cpu._rows_{level}",
+            [str(HOME / "rows.cpp")],
+            depends=sorted(map(str, HOME.glob("*.h"))),  # which also brings them into the source distribution
             define_macros=[("LEVEL", level)],
             extra_compile_args=[*COMMON, *flags],
             py_limited_api=True,

@@ -45,7 +45,7 @@ def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> l
     if mapping.parameter.per_row and shape:
         shape[dim] = 1
     free = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return [mapping.parameter.domain.bend(free).to(x.dtype)]
+    return [mapping.parameter.domain.constrain(free).to(x.dtype)]
 
 
 def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:

@@ -96,7 +96,7 @@ def test_it_is_the_mapping_of_each_row_alone(mapping: Mapping, masking: tuple[di
     value = None
     if mapping.parameter:
         free = torch.randn(2, 4, 7, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        value = mapping.parameter.domain.bend(free).requires_grad_()
+        value = mapping.parameter.domain.constrain(free).requires_grad_()
     parameter: dict[str, Any] = {mapping.parameter.name: value} if mapping.parameter else {}
     ours = sparse_attention(*inputs, mapping.name, **arguments, **parameter)  # type: ignore[call-overload]
     alone = one_at_a_time(mapping, *inputs, bias, value)
@@ -304,10 +304,19 @@ def test_works_under_torch_func(mapping: Mapping) -> None:
     [
         ({"mapping": "softmin"}, ValueError, "mapping must be one of softmax, t_softmax, r_softmax"),
         ({"mapping": "weighted_softmax"}, ValueError, "got 'weighted_softmax'"),
-        ({}, TypeError, "r_softmax needs r, in [0, 1]; it is the share of each row to set to zero"),
-        ({"mapping": "t_softmax"}, TypeError, "t_softmax needs t, > 0"),
-        ({"r": 0.5, "t": 1.0}, TypeError, "r_softmax takes no 't'; its parameter is r"),
-        ({"mapping": "sparsemax", "r": 0.5}, TypeError, "sparsemax takes no 'r'; it has no parameter"),
+        (
+            {},
+            TypeError,
+            "r_softmax needs r, say r=0.5; it must be in [0, 1]: it is the share of each row",
+        ),
+        (
+            {"mapping": "t_softmax"},
+            TypeError,
+            "t_softmax needs t, say t=2.0; it must be > 0: entries at least",
+        ),
+        ({"r": 0.5, "t": 1.0}, TypeError, "r_softmax takes r, got t=1.0"),
+        ({"t": torch.ones(4)}, TypeError, "r_softmax takes r, got t=a tensor of shape (4,)"),
+        ({"mapping": "sparsemax", "r": 0.5}, TypeError, "sparsemax takes no parameter, got r=0.5"),
         ({"r": 1.5}, ValueError, "r must be in [0, 1], got 1.5"),
         ({"r": torch.tensor([0.1, 0.2, -0.5, 0.1])}, ValueError, "got -0.5 in a tensor of shape (4,)"),
         ({"r": torch.tensor([0.1, 0.2, 0.3])}, ValueError, "r of shape (3,) does not broadcast to (2, 4, 7, 1)"),

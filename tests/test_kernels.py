@@ -12,6 +12,7 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -24,20 +25,20 @@ from torch.testing import assert_close
 
 import rsoftmax
 from rsoftmax import MAPPINGS, r_softmax, use_kernels
-from rsoftmax.kernels import native
+from rsoftmax.kernels import cpu, reference
 
-NATIVE = ["softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"]
+NATIVE = list(cpu.OPERATIONS)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EXAMPLES = int(os.environ.get("RSOFTMAX_FUZZ_EXAMPLES", "150"))  # `make fuzz` asks for many more
 
 levels = ["baseline", "avx2", "avx512"]
-levels = levels[: levels.index(native.LEVEL) + 1] if native.LEVEL else []
+levels = levels[: levels.index(cpu.LEVEL) + 1] if cpu.LEVEL else []
 
 
 @pytest.fixture(params=levels)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    library = importlib.import_module(f"rsoftmax.kernels._rows_{request.param}")
-    monkeypatch.setattr(native, "_library", library)
+    library = importlib.import_module(f"rsoftmax.kernels.cpu._rows_{request.param}")
+    monkeypatch.setattr(cpu, "_library", library)
     return str(request.param)
 
 
@@ -200,7 +201,7 @@ def test_rows_may_be_strided_and_written_in_place() -> None:
     expected = r_softmax(x.contiguous(), 0.4)
     assert torch.equal(r_softmax(x, 0.4), expected)
     mine = x.contiguous()
-    native.run("r_softmax", mine, 0.4, None, mine)
+    cpu._run("r_softmax", mine, 0.4, None, mine)
     assert torch.equal(mine, expected)
 
 
@@ -315,8 +316,49 @@ def test_a_batch_of_gradients_goes_through_the_reference() -> None:
     assert_close(batched, looped)
 
 
+def test_every_operation_has_its_definition_and_its_mapping() -> None:
+    assert {"softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"} <= set(cpu.OPERATIONS)
+    assert set(cpu.OPERATIONS) == set(cpu.STATE)
+    assert sorted(cpu.OPERATIONS.values()) == list(range(len(cpu.OPERATIONS)))
+    assert set(cpu.DTYPES) == set(DTYPES)
+    for name in cpu.OPERATIONS:
+        assert callable(getattr(reference, name))
+        assert name in MAPPINGS
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"x": 0}, ValueError, "x and p are needed"),
+        ({"op": 99}, ValueError, "op is not in OPERATIONS"),
+        ({"dtype": -1}, ValueError, "dtype is not in DTYPES"),
+        ({"mask": 64}, ValueError, "a mask needs mask_rows"),
+        ({"g": 64}, ValueError, "g needs dx"),
+        ({"g": 64, "dx": 64}, ValueError, "g needs the states of forward"),
+        ({"colour": 1}, TypeError, "a call has no field 'colour'"),
+        ({"rows": "many"}, TypeError, "'str' object cannot be interpreted as an integer"),
+    ],
+    ids=str,
+)
+def test_a_wrong_call_of_the_library_is_refused_and_the_next_one_runs(
+    fields: dict[str, Any], error: type[Exception], message: str, level: str
+) -> None:
+    x = torch.randn(2, 3)
+    p = torch.zeros(2, 3)
+    good = {"op": cpu.OPERATIONS["softmax"], "dtype": cpu.DTYPES[x.dtype], "rows": 2, "n": 3, "x_stride": 3}
+    good |= {"x": x.data_ptr(), "p": p.data_ptr(), "threads": 1}
+    cpu._library.run(**good)
+    with pytest.raises(error, match=message):
+        cpu._library.run(**good | fields)
+    with pytest.raises(TypeError, match="the fields of a call are named"):
+        cpu._library.run(*good.values())
+    p.zero_()
+    cpu._library.run(**good)
+    assert_close(p, torch.softmax(x, -1))
+
+
 def test_the_choice_is_told_and_set() -> None:
-    assert rsoftmax.kernels.in_use() == f"native ({native.LEVEL})"
+    assert rsoftmax.kernels.in_use() == f"native ({cpu.LEVEL})"
     with use_kernels("reference"):
         assert rsoftmax.kernels.in_use() == "reference"
         with use_kernels("native"):
@@ -331,14 +373,14 @@ def test_the_instruction_set_is_chosen_at_run_time(capability: str, expected: st
     program = "import rsoftmax; print(rsoftmax.kernels.in_use())"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({native.LEVEL})")
+    assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({cpu.LEVEL})")
 
 
 def test_without_compiled_kernels_it_says_so_once_and_works() -> None:
     program = """
 import sys, warnings
 for level in ("baseline", "avx2", "avx512"):
-    sys.modules[f"rsoftmax.kernels._rows_{level}"] = None
+    sys.modules[f"rsoftmax.kernels.cpu._rows_{level}"] = None
 import torch, rsoftmax
 assert rsoftmax.kernels.in_use() == "reference"
 with warnings.catch_warnings(record=True) as said:

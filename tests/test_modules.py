@@ -37,11 +37,11 @@ def test_a_module_is_its_function(mapping: Mapping) -> None:
 def test_the_names() -> None:
     for mapping in MAPPINGS.values():
         name = "".join(word.capitalize() for word in mapping.name.split("_"))
-        assert MODULES[name].mapping is mapping, f"write {name} in rsoftmax/modules.py"
+        assert MODULES[name].mapping is mapping, f"the module of {mapping.name} must be called {name}"
     for name, module in MODULES.items():
-        assert getattr(rsoftmax, name) is module, f"add {name} to rsoftmax/__init__.py"
+        assert getattr(rsoftmax, name) is module
     for name, mapping in MAPPINGS.items():
-        assert getattr(rsoftmax, name) is mapping.function, f"add {name} to rsoftmax/__init__.py"
+        assert getattr(rsoftmax, name) is mapping.function, f"add {name} to __all__ in rsoftmax/mappings.py"
 
 
 def test_signature_and_repr_show_the_parameter() -> None:
@@ -51,6 +51,7 @@ def test_signature_and_repr_show_the_parameter() -> None:
     assert repr(Sparsehourglass()) == "Sparsehourglass(q=10, learnable=False, dim=-1)"
     assert "r=tensor(4, 1)" in repr(RSoftmax(r=torch.rand(4, 1)))
     assert "t=None" in repr(TSoftmax())
+    assert repr(TSoftmax(2.5, learnable=True)) == "TSoftmax(t=2.5, learnable=True, dim=-1)"
 
 
 def test_wrong_calls() -> None:
@@ -74,7 +75,7 @@ def test_wrong_calls() -> None:
 def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mapping) -> None:
     x = torch.randn(2, 3, 4, 5)
     assert mapping.parameter is not None
-    start = mapping.parameter.domain.bend(torch.randn(3, 1, 1))
+    start = mapping.parameter.domain.constrain(torch.randn(3, 1, 1))
     layer = module_of(mapping)(start, learnable=True)
     assert_close(layer.value, start)
     assert layer(x).shape == x.shape

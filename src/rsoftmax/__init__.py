@@ -1,66 +1,47 @@
-"""Sparse probability mappings with a controllable rate of zeros: softmax that can say "zero", and how often."""
+"""Sparse probability mappings with a controllable rate of zeros: softmax that can say "zero", and how often.
 
-from rsoftmax import kernels, losses
-from rsoftmax.attention import sparse_attention
-from rsoftmax.kernels import use_kernels
-from rsoftmax.mappings import (
-    MAPPINGS,
-    Mapping,
-    entmax15,
-    r_softmax,
-    softmax,
-    sparsegen_exp,
-    sparsegen_lin,
-    sparsehourglass,
-    sparsemax,
-    spherical_softmax,
-    t_softmax,
-    weighted_softmax,
-)
-from rsoftmax.modules import (
-    MODULES,
-    Entmax15,
-    MappingModule,
-    RSoftmax,
-    Softmax,
-    SparsegenExp,
-    SparsegenLin,
-    Sparsehourglass,
-    Sparsemax,
-    SphericalSoftmax,
-    TSoftmax,
-    WeightedSoftmax,
-)
+Importing this costs nothing: torch is imported when the first name is used. The public names are those that the modules
+below list in ``__all__``, and ``kernels`` and ``losses`` as modules.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names for type checkers and editors
+    from rsoftmax import kernels as kernels
+    from rsoftmax import losses as losses
+    from rsoftmax.attention import *  # noqa: F403
+    from rsoftmax.kernels import *  # noqa: F403
+    from rsoftmax.mappings import *  # noqa: F403
+    from rsoftmax.modules import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "MAPPINGS",
-    "MODULES",
-    "Entmax15",
-    "Mapping",
-    "MappingModule",
-    "RSoftmax",
-    "Softmax",
-    "SparsegenExp",
-    "SparsegenLin",
-    "Sparsehourglass",
-    "Sparsemax",
-    "SphericalSoftmax",
-    "TSoftmax",
-    "WeightedSoftmax",
-    "entmax15",
-    "kernels",
-    "losses",
-    "r_softmax",
-    "softmax",
-    "sparse_attention",
-    "sparsegen_exp",
-    "sparsegen_lin",
-    "sparsehourglass",
-    "sparsemax",
-    "spherical_softmax",
-    "t_softmax",
-    "use_kernels",
-    "weighted_softmax",
-]
+_HOMES = ("mappings", "modules", "attention", "kernels")
+_MODULES = ("kernels", "losses")
+
+
+def _module(name: str) -> Any:
+    return import_module(f"{__name__}.{name}")
+
+
+if not TYPE_CHECKING:  # a checker would believe that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            listed = (public for home in _HOMES for public in _module(home).__all__)
+            return sorted({*_MODULES, *listed, *_module("modules").MODULES})
+        if not name.startswith("_"):
+            if find_spec(f"{__name__}.{name}"):
+                return _module(name)
+            for home in map(_module, _HOMES):
+                if name in home.__all__:
+                    globals()[name] = value = getattr(home, name)
+                    return value
+            if name in (classes := _module("modules").MODULES):  # one that is generated
+                return classes[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__getattr__("__all__")]

@@ -14,19 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.kernels.native import ordinary
-from rsoftmax.mappings import MAPPINGS, Mapping
-from rsoftmax.ops import savable
-from rsoftmax.rows import FLOATS, broadcast, inside_domain, shape_of
+from rsoftmax.mappings import Mapping
+from rsoftmax.rows import broadcast, inside_domain
+from rsoftmax.table import ROW_MAPPINGS as ROW_MAPPINGS
+from rsoftmax.tensors import FLOATS, at_least_float32, ordinary, savable, shape_of
 
-__all__ = ["ROW_MAPPINGS", "sparse_attention"]
+__all__ = ["sparse_attention"]
 
 NAME = "sparse_attention"
-ROW_MAPPINGS = {n: m for n, m in MAPPINGS.items() if m.parameter is None or m.parameter.per_row}  # no weight per entry
 BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 24  # scores in a block: on the CPU a megabyte for each core, as its cache
-SIDES = 1 << 16  # of the die that dropout throws
+DROPOUT_STEPS = 1 << 16  # dropout draws 16 bits for each weight: its probability is a multiple of 1 / 65536
 EVERY = slice(None)
-_DEFAULTS = {n: m.function.__defaults__[0] for n, m in ROW_MAPPINGS.items() if m.function.__defaults__}
 Value = float | Tensor
 
 
@@ -114,16 +112,15 @@ def sparse_attention(
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
-    chosen, setting = _mapping_and_setting(mapping, parameter if r is None else {"r": r, **parameter})
+    chosen, given = _mapping_and_parameter(mapping, {"r": r, **parameter})
     query, key, value = _as_autocast_asks(query, key, value)
     sizes = _checked_sizes(query, key, value)
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"{NAME}: dropout_p must be in [0, 1], got {dropout_p!r}; 0.1 drops a tenth of the weights")
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    number = None if isinstance(setting, Tensor) else setting
-    call = _Call(chosen, number, scale, is_causal, dropout_p)
-    inputs = _inputs(sizes, query, key, value, mask, chosen, setting)
+    call = _Call(chosen, None if isinstance(given, Tensor) else given, scale, is_causal, dropout_p)
+    inputs = _inputs(sizes, query, key, value, mask, chosen, given)
     with torch.autocast(query.device.type, enabled=False):
         if return_weights or not all(ordinary(tensor) for tensor in inputs if tensor is not None):
             p = _weights(call, inputs)
@@ -138,26 +135,18 @@ def sparse_attention(
 # ------------------------------------------------------------------------------------------------ what came in
 
 
-def _mapping_and_setting(name: str, given: dict[str, Value]) -> tuple[Mapping, Value | None]:
-    """The row of the table, and the parameter checked against its domain."""
+def _mapping_and_parameter(name: str, given: dict[str, Value | None]) -> tuple[Mapping, Value | None]:
+    """The row of the table, and the value of its parameter, inside its domain."""
     if name not in ROW_MAPPINGS:
         raise ValueError(f"{NAME}: mapping must be one of {', '.join(ROW_MAPPINGS)}, got {name!r}")
     mapping = ROW_MAPPINGS[name]
-    wanted = mapping.parameter
-    for letter in given:
-        if wanted is None or letter != wanted.name:
-            takes = f"its parameter is {wanted.name}" if wanted else "it has no parameter"
-            raise TypeError(f"{NAME}: {name} takes no {letter!r}; {takes}")
-    if wanted is None:
+    value = mapping.bind(NAME, given)
+    if mapping.parameter is None:
         return mapping, None
-    if wanted.name not in given:
-        if name not in _DEFAULTS:
-            raise TypeError(f"{NAME}: {name} needs {wanted.name}, {wanted.domain.text}; {wanted.domain.remedy}")
-        return mapping, _DEFAULTS[name]
-    setting = given[wanted.name]
-    if isinstance(setting, Tensor) and setting.dtype not in FLOATS:
-        raise TypeError(f"{NAME}: {wanted.name} must be floating point, got {setting.dtype}; use {wanted.name}.float()")
-    return mapping, inside_domain(NAME, wanted, setting)
+    letter = mapping.parameter.name
+    if isinstance(value, Tensor) and value.dtype not in FLOATS:
+        raise TypeError(f"{NAME}: {letter} must be floating point, got {value.dtype}; use {letter}.float()")
+    return mapping, inside_domain(NAME, mapping.parameter, value)
 
 
 def _as_autocast_asks(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -196,7 +185,7 @@ def _checked_sizes(query: Tensor, key: Tensor, value: Tensor) -> _Sizes:
 
 
 class _Inputs(NamedTuple):
-    """Everything that has values, in one layout: [batch, head of keys, head of queries for it, row, entry].
+    """All tensors, in one layout: [batch, head of keys, head of queries for it, row, entry].
 
     The last three have size 1 where one value serves all.
     """
@@ -205,7 +194,7 @@ class _Inputs(NamedTuple):
     k: Tensor  # [B, H, 1, L, D]
     v: Tensor  # [B, H, 1, L, Dv]
     bias: Tensor | None  # [B, H, G, Q, L]
-    setting: Tensor | None  # [B, H, G, Q, 1]
+    parameter: Tensor | None  # [B, H, G, Q, 1]
     mask: Tensor | None  # [B, H, G, Q, L]
 
 
@@ -216,25 +205,28 @@ def _inputs(
     value: Tensor,
     mask: Tensor | None,
     mapping: Mapping,
-    setting: Value | None,
+    parameter: Value | None,
 ) -> _Inputs:
     batch = math.prod(sizes.lead)
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = at_least_float32(query.dtype)
     q = query.to(wide).reshape(batch, sizes.heads, sizes.groups, *query.shape[-2:])
     k, v = (t.to(wide).reshape(batch, sizes.heads, 1, *t.shape[-2:]) for t in (key, value))
-    bias = None
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, *FLOATS):
-            found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(f"{NAME}: mask must be bool, True = keep, or float, added to the scores, got {found}")
-        mask = _aligned("mask", mask.to(query.device), sizes, sizes.length)
-        mask, bias = (mask, None) if mask.dtype == torch.bool else (None, mask.to(wide))
-    if not isinstance(setting, Tensor):
-        return _Inputs(q, k, v, bias, None, mask)
+    keep, bias = (None, None) if mask is None else _keep_or_bias(mask, sizes, q)
+    if not isinstance(parameter, Tensor):
+        return _Inputs(q, k, v, bias, None, keep)
     assert mapping.parameter is not None
-    if setting.dim() == 1 and setting.shape[0] == query.shape[-3]:
-        setting = setting[:, None, None]
-    return _Inputs(q, k, v, bias, _aligned(mapping.parameter.name, setting.to(query.device), sizes, 1), mask)
+    if parameter.dim() == 1 and parameter.shape[0] == query.shape[-3]:
+        parameter = parameter[:, None, None]
+    return _Inputs(q, k, v, bias, _aligned(mapping.parameter.name, parameter.to(q.device), sizes, 1), keep)
+
+
+def _keep_or_bias(mask: Tensor, sizes: _Sizes, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """A mask is one of the two: which scores to keep, or what to add to them."""
+    if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, *FLOATS):
+        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{NAME}: mask must be bool, True = keep, or float, added to the scores, got {found}")
+    mask = _aligned("mask", mask.to(q.device), sizes, sizes.length)
+    return (mask, None) if mask.dtype == torch.bool else (None, mask.to(q.dtype))
 
 
 def _aligned(what: str, tensor: Tensor, sizes: _Sizes, entries: int) -> Tensor:
@@ -253,10 +245,10 @@ def _aligned(what: str, tensor: Tensor, sizes: _Sizes, entries: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Call:
-    """Everything that has no values: what to do with the inputs."""
+    """Everything that is not a tensor: what to do with the inputs."""
 
     mapping: Mapping
-    number: float | None  # the parameter, if it is one
+    number: float | None  # the parameter, if it is a number
     scale: float
     is_causal: bool
     dropout_p: float
@@ -280,7 +272,7 @@ def _mapped(call: _Call, scores: Tensor, x: _Inputs, first: int) -> Tensor:
         mask = seen if mask is None else mask & seen
     if call.mapping.parameter is None:
         return call.mapping.function(scores, mask=mask)
-    return call.mapping.function(scores, call.number if x.setting is None else x.setting, mask=mask)
+    return call.mapping.function(scores, call.number if x.parameter is None else x.parameter, mask=mask)
 
 
 def _weights(call: _Call, x: _Inputs, first: int = 0) -> Tensor:
@@ -322,7 +314,7 @@ class _Block(NamedTuple):
             x.k if x.k is None else x.k[b, h, :, keys],
             x.v if x.v is None else x.v[b, h, :, keys],
             cut(x.bias, keys),
-            cut(x.setting, EVERY),
+            cut(x.parameter, EVERY),
             cut(x.mask, keys),
         )
 
@@ -332,19 +324,19 @@ def _blocks(call: _Call, x: _Inputs) -> Iterator[_Block]:
     batch, heads, groups, rows, _ = x.q.shape
     length = x.k.shape[-2]
     room = (BLOCK * torch.get_num_threads() if x.q.is_cpu else BLOCK_ELSEWHERE) // max(groups * length, 1)
-    few = _even(rows, room)
-    some = _even(heads, room // max(few, 1))
-    most = _even(batch, room // max(few * some, 1)) if some == heads else 1
-    for b in range(0, batch, most):
-        for h in range(0, heads, some):
-            for row in range(0, rows, few):
-                end = min(row + few, rows)
-                seen = min(end, length) if call.is_causal else length  # nothing in the block looks further
-                yield _Block(slice(b, b + most), slice(h, h + some), slice(row, end), slice(0, seen))
+    few_rows = _part_size(rows, room)
+    few_heads = _part_size(heads, room // max(few_rows, 1))
+    few_batches = _part_size(batch, room // max(few_rows * few_heads, 1)) if few_heads == heads else 1
+    for b in range(0, batch, few_batches):
+        for h in range(0, heads, few_heads):
+            for row in range(0, rows, few_rows):
+                end = min(row + few_rows, rows)
+                seen = min(end, length) if call.is_causal else length  # no query of the block sees a later key
+                yield _Block(slice(b, b + few_batches), slice(h, h + few_heads), slice(row, end), slice(0, seen))
 
 
-def _even(count: int, most: int) -> int:
-    """The size of equal parts, of at most so many."""
+def _part_size(count: int, most: int) -> int:
+    """The size of the parts when ``count`` is cut into equal ones that are no larger than ``most``."""
     parts = -(-count // max(min(count, most), 1))
     return -(-count // max(parts, 1)) or 1
 
@@ -355,16 +347,16 @@ def _seeded(call: _Call) -> _Call:
 
 
 def _noise(call: _Call, number: int, like: Tensor) -> Tensor:
-    """What dropout multiplies the weights of a block with: 0, or what makes up for the zeros.
+    """What dropout multiplies the weights of a block with: 0, or the factor that keeps their mean.
 
     Drawing is most of what dropout costs, so one draw of 64 bits decides about four weights, 16 bits for each.
     """
     generator = torch.Generator(like.device).manual_seed(call.seed + number)
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
     draws.random_(-(1 << 63), None, generator=generator)
-    dropped = round(call.dropout_p * SIDES)
-    keep = draws.view(torch.int16)[: like.numel()].reshape(like.shape) >= min(dropped, SIDES - 1) - SIDES // 2
-    return keep.to(like.dtype).mul_(SIDES / (SIDES - dropped) if dropped < SIDES else 0)
+    steps, dropped = DROPOUT_STEPS, round(call.dropout_p * DROPOUT_STEPS)
+    keep = draws.view(torch.int16)[: like.numel()].reshape(like.shape) >= min(dropped, steps - 1) - steps // 2
+    return keep.to(like.dtype).mul_(steps / (steps - dropped) if dropped < steps else 0)
 
 
 class _Blocks(torch.autograd.Function):
@@ -405,7 +397,9 @@ def _add_gradients(call: _Call, number: int, block: _Block, x: _Inputs, d: _Inpu
     """Add what a block contributes to the gradients ``d`` that are wanted, in place; o = p v, p = mapping(s)."""
     with torch.enable_grad():
         s = _scores(call, x).detach().requires_grad_()
-        x = x._replace(setting=None if x.setting is None else x.setting.detach().requires_grad_(d.setting is not None))
+        x = x._replace(
+            parameter=None if x.parameter is None else x.parameter.detach().requires_grad_(d.parameter is not None)
+        )
         p = _mapped(call, s, x, block.rows.start)
     noise = _noise(call, number, p) if call.dropout_p else None
     rows = _matrices(g)
@@ -415,12 +409,12 @@ def _add_gradients(call: _Call, number: int, block: _Block, x: _Inputs, d: _Inpu
     dp = torch.bmm(rows, _matrices(x.v).mT).reshape(p.shape)
     if noise is not None:
         dp *= noise
-    wanted = [s] if x.setting is None or d.setting is None else [s, x.setting]
-    ds, *dsetting = torch.autograd.grad(p, wanted, dp, materialize_grads=True)
+    wanted = [s] if x.parameter is None or d.parameter is None else [s, x.parameter]
+    ds, *dparameter = torch.autograd.grad(p, wanted, dp, materialize_grads=True)
     if d.bias is not None:
         d.bias.add_(ds.sum_to_size(d.bias.shape))
-    if d.setting is not None:
-        d.setting.add_(dsetting[0])
+    if d.parameter is not None:
+        d.parameter.add_(dparameter[0])
     ds = _matrices(ds)
     if d.q is not None:
         d.q.add_(torch.bmm(ds, _matrices(x.k)).reshape(d.q.shape), alpha=call.scale)

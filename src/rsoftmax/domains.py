@@ -1,4 +1,4 @@
-"""Where a mapping's parameter may lie, how to check it, and how to learn it without ever leaving."""
+"""Where a mapping's parameter may lie, how to check it, and how to learn it without ever leaving its domain."""
 
 import math
 from collections.abc import Callable
@@ -17,15 +17,15 @@ class Domain:
         text: the set, as an error message says it.
         remedy: what the parameter means, as an error message explains it.
         contains: membership; takes a number, or a tensor elementwise.
-        bend: real line -> domain, elementwise.
-        unbend: the inverse of ``bend``; not finite at values that ``bend`` never reaches.
+        constrain: real line -> domain, elementwise; what a learned parameter goes through.
+        unconstrain: the inverse of ``constrain``; not finite at values that ``constrain`` never reaches.
     """
 
     text: str
     remedy: str
     contains: Callable[[Any], Any]
-    bend: Callable[[Tensor], Tensor]
-    unbend: Callable[[Tensor], Tensor]
+    constrain: Callable[[Tensor], Tensor]
+    unconstrain: Callable[[Tensor], Tensor]
 
 
 def _positive(free: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
-from rsoftmax.rows import check_input, checked_value, everywhere, shape_of
+from rsoftmax.rows import check_input, checked_value
+from rsoftmax.tensors import at_least_float32, everywhere, shape_of
 
 __all__ = [
     "binary_cross_entropy",
@@ -217,7 +218,7 @@ def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> 
             f"label_count_loss: c of shape {shape_of(c)} must be [..., K + 1] for y [..., K] of shape {shape_of(y)}:"
             " a logit for each count from 0 to K"
         )
-    log_p = F.log_softmax(c.to(torch.promote_types(c.dtype, torch.float32)), -1)
+    log_p = F.log_softmax(c.to(at_least_float32(c.dtype)), -1)
     return _reduce(-log_p.gather(-1, count).squeeze(-1), reduction)
 
 
@@ -323,7 +324,7 @@ def _prepare(name: str, z: Tensor, y: Tensor, reduction: Reduction) -> tuple[Ten
     y = _checked_labels(name, y, reduction)
     if y.shape != z.shape:
         raise ValueError(f"{name}: z and y must both be [..., K], got shapes {shape_of(z)} and {shape_of(y)}")
-    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    z = z.to(at_least_float32(z.dtype))
     y = y.to(z.dtype)
     return z, y, y * _margin(y)
 

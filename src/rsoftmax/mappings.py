@@ -12,34 +12,36 @@ Every mapping turns a row of scores into probabilities: ``f(x, <parameter>, *, d
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rsoftmax.domains import BELOW_ONE, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
-from rsoftmax.kernels.reference import exp_limit, on_kept, row_max
-from rsoftmax.ops import (
-    entmax15_rows,
-    filled,
-    r_softmax_rows,
-    softmax_rows,
-    sparsemax_rows,
-    spherical_softmax_rows,
-    t_softmax_rows,
-    weighted_softmax_rows,
-)
-from rsoftmax.rows import Parameter, over_rows
+from rsoftmax.ops import row_function
+from rsoftmax.rows import Parameter, filled, on_kept, over_rows, row_max
+from rsoftmax.table import MAPPINGS, Mapping, mapping
+from rsoftmax.tensors import exp_limit
 
-W = Parameter("w", WEIGHT, example=1.0, per_row=False)
-T = Parameter("t", POSITIVE, example=2.0)
-R = Parameter("r", RATE, example=0.5)
-LAM = Parameter("lam", BELOW_ONE, example=0.5)
-LAM_EXP = Parameter("lam", BELOW_ONE, example=-4.0)
-Q = Parameter("q", NOT_NEGATIVE, example=10.0)
+__all__ = [
+    "MAPPINGS",
+    "Mapping",
+    "entmax15",
+    "mapping",
+    "r_softmax",
+    "softmax",
+    "sparsegen_exp",
+    "sparsegen_lin",
+    "sparsehourglass",
+    "sparsemax",
+    "spherical_softmax",
+    "t_softmax",
+    "weighted_softmax",
+]
+
+_softmax = row_function("softmax")
 
 
+@mapping(formula="e^x / sum", zeros="none", source="Bridle 1990")
 def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Softmax, with masks: a row with nothing kept gives zeros instead of NaN.
 
@@ -59,9 +61,14 @@ def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         >>> softmax(torch.tensor([1.0, 2.0, 3.0]), mask=torch.tensor([True, False, True]))
         tensor([0.1192, 0.0000, 0.8808])
     """
-    return over_rows("softmax", softmax_rows, x, dim, mask)
+    return over_rows("softmax", _softmax, x, dim, mask)
 
 
+W = Parameter("w", WEIGHT, example=1.0, per_row=False)
+_weighted_softmax = row_function("weighted_softmax")
+
+
+@mapping(formula="w e^x / sum", parameter=W, zeros="w", source="Bałazy et al. 2023", keeps_order=False)
 def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Softmax in which each entry has a weight; the general form behind t- and r-softmax.
 
@@ -84,9 +91,14 @@ def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None
 
     Reference: Bałazy et al., r-softmax (2023), "The weighted softmax".
     """
-    return over_rows("weighted_softmax", weighted_softmax_rows, x, dim, mask, W, w)
+    return over_rows("weighted_softmax", _weighted_softmax, x, dim, mask, W, w)
 
 
+T = Parameter("t", POSITIVE, example=2.0)
+_t_softmax = row_function("t_softmax")
+
+
+@mapping(formula="[x - max(x) + t]+ e^x / sum", parameter=T, zeros="t and the data", source="Bałazy et al. 2023, eq. 1")
 def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Softmax that gives nothing to entries at least ``t`` below the maximum.
 
@@ -109,9 +121,19 @@ def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | Non
 
     Reference: Bałazy et al., r-softmax (2023), eq. 1 and Theorem 1.
     """
-    return over_rows("t_softmax", t_softmax_rows, x, dim, mask, T, t)
+    return over_rows("t_softmax", _t_softmax, x, dim, mask, T, t)
 
 
+R = Parameter("r", RATE, example=0.5)
+_r_softmax = row_function("r_softmax")
+
+
+@mapping(
+    formula="[x - quantile(x, r)]+ e^x / sum",
+    parameter=R,
+    zeros="r: exactly k of n at r = k/n",
+    source="Bałazy et al. 2023, eq. 3",
+)
 def r_softmax(
     x: Tensor, r: float | Tensor, *, dim: int = -1, mask: Tensor | None = None, detach_threshold: bool = False
 ) -> Tensor:
@@ -148,13 +170,13 @@ def r_softmax(
 
     Reference: Bałazy et al., r-softmax (2023), eq. 3.
     """
-
-    def rows(x: Tensor, mask: Tensor | None, r: float | Tensor) -> Tensor:
-        return r_softmax_rows(x, mask, r, detach_threshold)
-
-    return over_rows("r_softmax", rows, x, dim, mask, R, r)
+    return over_rows("r_softmax", _r_softmax, x, dim, mask, R, r, detach_threshold=detach_threshold)
 
 
+_sparsemax = row_function("sparsemax")
+
+
+@mapping(formula="[x - tau]+", zeros="the data", source="Martins & Astudillo 2016")
 def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""The point of the probability simplex nearest to ``x``.
 
@@ -174,9 +196,13 @@ def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016).
     """
-    return over_rows("sparsemax", sparsemax_rows, x, dim, mask)
+    return over_rows("sparsemax", _sparsemax, x, dim, mask)
 
 
+LAM = Parameter("lam", BELOW_ONE, example=0.5)
+
+
+@mapping(formula="sparsemax(x / (1 - lam))", parameter=LAM, zeros="lam and the data", source="Laha et al. 2018")
 def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax with a temperature: ``sparsemax(x / (1 - lam))``.
 
@@ -200,11 +226,21 @@ def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     def rows(x: Tensor, mask: Tensor | None, lam: float | Tensor) -> Tensor:
         # An entry 1 - lam below the maximum is outside the support; cut there, its quotient cannot overflow.
         x = filled(x, mask)
-        return sparsemax_rows(on_kept(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
+        return _sparsemax(on_kept(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
 
     return over_rows("sparsegen_lin", rows, x, dim, mask, LAM, lam)
 
 
+LAM_EXP = Parameter("lam", BELOW_ONE, example=-4.0)
+
+
+@mapping(
+    formula="sparsemax(e^x / (1 - lam))",
+    parameter=LAM_EXP,
+    zeros="lam and the data",
+    source="Laha et al. 2018",
+    shift_invariant=False,
+)
 def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of exponentials: ``sparsemax(exp(x) / (1 - lam))``; not invariant to shifts.
 
@@ -232,11 +268,21 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
         m = row_max(x)
         log_width = torch.log1p(-lam) if isinstance(lam, Tensor) else math.log1p(-lam)
         height = (m - log_width).clamp(max=exp_limit(x)).exp()
-        return sparsemax_rows(on_kept(x - m, lambda d: torch.expm1(d) * height))
+        return _sparsemax(on_kept(x - m, lambda d: torch.expm1(d) * height))
 
     return over_rows("sparsegen_exp", rows, x, dim, mask, LAM_EXP, lam)
 
 
+Q = Parameter("q", NOT_NEGATIVE, example=10.0, default=10.0)
+
+
+@mapping(
+    formula="sparsemax(x (1 + nq) / (abs(sum x) + nq))",
+    parameter=Q,
+    zeros="the data",
+    source="Laha et al. 2018",
+    shift_invariant=False,
+)
 def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of a rescaled row, between scale invariance (q = 0) and shift invariance (q to infinity).
 
@@ -262,7 +308,7 @@ def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask:
 
     def rows(x: Tensor, mask: Tensor | None, q: float | Tensor) -> Tensor:
         x = filled(x, mask)
-        return sparsemax_rows(on_kept(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
+        return _sparsemax(on_kept(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
 
     return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
 
@@ -277,6 +323,16 @@ def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
     return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # divided by n: n q might overflow
 
 
+_spherical_softmax = row_function("spherical_softmax")
+
+
+@mapping(
+    formula="x^2 / sum",
+    zeros="none",
+    source="de Brébisson & Vincent 2015",
+    shift_invariant=False,
+    keeps_order=False,
+)
 def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Squares in place of exponentials; blind to signs, zero only where ``x`` is.
 
@@ -298,9 +354,13 @@ def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -
 
     Reference: de Brébisson & Vincent, An exploration of softmax alternatives (2015).
     """
-    return over_rows("spherical_softmax", spherical_softmax_rows, x, dim, mask)
+    return over_rows("spherical_softmax", _spherical_softmax, x, dim, mask)
 
 
+_entmax15 = row_function("entmax15")
+
+
+@mapping(formula="([x/2 - tau]+)^2", zeros="the data", source="Peters et al. 2019")
 def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""1.5-entmax, half way between softmax and sparsemax.
 
@@ -320,61 +380,4 @@ def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019).
     """
-    return over_rows("entmax15", entmax15_rows, x, dim, mask)
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """A row of the table.
-
-    Attributes:
-        function: the mapping.
-        formula: p, in short; "/ sum" makes it add up to one.
-        parameter: what it takes beside the scores, if anything.
-        zeros: who decides how many probabilities are zero.
-        shift_invariant: adding a constant to a row changes nothing.
-        keeps_order: a higher score never gets a lower probability.
-        source: where it comes from.
-    """
-
-    function: Callable[..., Tensor]
-    formula: str
-    parameter: Parameter | None
-    zeros: str
-    shift_invariant: bool
-    keeps_order: bool
-    source: str
-
-    @property
-    def name(self) -> str:
-        """The word for it everywhere: function, key, option, column."""
-        return self.function.__name__
-
-
-MAPPINGS: dict[str, Mapping] = {
-    mapping.name: mapping
-    for mapping in (
-        Mapping(softmax, "e^x / sum", None, "none", True, True, "Bridle 1990"),
-        Mapping(weighted_softmax, "w e^x / sum", W, "w", True, False, "Bałazy et al. 2023"),
-        Mapping(t_softmax, "[x - max(x) + t]+ e^x / sum", T, "t and the data", True, True, "Bałazy et al. 2023, eq. 1"),
-        Mapping(
-            r_softmax,
-            "[x - quantile(x, r)]+ e^x / sum",
-            R,
-            "r: exactly k of n at r = k/n",
-            True,
-            True,
-            "Bałazy et al. 2023, eq. 3",
-        ),
-        Mapping(sparsemax, "[x - tau]+", None, "the data", True, True, "Martins & Astudillo 2016"),
-        Mapping(sparsegen_lin, "sparsemax(x / (1 - lam))", LAM, "lam and the data", True, True, "Laha et al. 2018"),
-        Mapping(
-            sparsegen_exp, "sparsemax(e^x / (1 - lam))", LAM_EXP, "lam and the data", False, True, "Laha et al. 2018"
-        ),
-        Mapping(
-            sparsehourglass, "sparsemax(x (1 + nq) / (abs(sum x) + nq))", Q, "the data", False, True, "Laha et al. 2018"
-        ),
-        Mapping(spherical_softmax, "x^2 / sum", None, "none", False, False, "de Brébisson & Vincent 2015"),
-        Mapping(entmax15, "([x/2 - tau]+)^2", None, "the data", True, True, "Peters et al. 2019"),
-    )
-}
+    return over_rows("entmax15", _entmax15, x, dim, mask)

@@ -12,19 +12,42 @@ tensor([0., 0., 0., 1.])
 (torch.Size([2, 12, 5, 5]), torch.Size([12, 1, 1]))
 
 ``learnable=True`` trains the parameter from the given value (a tensor gives one for each head, say) or from the table's
-example. It is held on the real line and bent into its domain, which it can therefore never leave; in float32 at least,
-for half precision cannot tell one rate from the next. A tensor that is not learned is kept as a buffer: it moves and
-saves with the module, and a schedule can change it (``module.r = 0.3``) without recompiling anything.
+example. What is trained is a number on the whole real line, which is mapped into the parameter's domain: it can never
+leave it. It is used in float32 at least, for half precision cannot tell one rate from the next. A tensor that is not
+learned is kept as a buffer: it moves and saves with the module, and a schedule can change it (``module.r = 0.3``)
+without recompiling anything.
+
+The classes below are written out for annotations, editors and the arguments that only one of them has. A mapping that
+has none of them, one declared elsewhere for instance, gets the same class generated: ``MODULES`` has them all.
 """
 
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as AbstractMapping
+from functools import cache
+from types import new_class
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.kernels.native import in_memory
 from rsoftmax.mappings import MAPPINGS, Mapping
 from rsoftmax.rows import Parameter, inside_domain
+from rsoftmax.tensors import at_least_float32, in_memory
+
+__all__ = [
+    "MODULES",
+    "Entmax15",
+    "MappingModule",
+    "RSoftmax",
+    "Softmax",
+    "SparsegenExp",
+    "SparsegenLin",
+    "Sparsehourglass",
+    "Sparsemax",
+    "SphericalSoftmax",
+    "TSoftmax",
+    "WeightedSoftmax",
+]
 
 Value = float | Tensor
 
@@ -33,6 +56,11 @@ class MappingModule(nn.Module):
     """What all of them are: a row of the table, along ``dim``."""
 
     mapping: ClassVar[Mapping]
+
+    def __init_subclass__(cls, mapping: str = "") -> None:
+        super().__init_subclass__()
+        if mapping:
+            cls.mapping = MAPPINGS[mapping]
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -49,6 +77,28 @@ class PlainModule(MappingModule):
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Map ``x`` to probabilities."""
         return self.mapping.function(x, dim=self.dim, mask=mask)
+
+
+def _forward(letter: str) -> Callable[..., Tensor]:
+    forward = _function(f"forward(self, x, {letter}=None, *, mask=None)", f"return self._map(x, {letter}, mask)")
+    forward.__doc__ = f"Map ``x`` to probabilities, with the ``{letter}`` given here or else the module's own."
+    return forward
+
+
+def _function(head: str, body: str) -> Callable[..., Any]:
+    """A function whose argument is called by a letter that is known only now, as ``dataclasses`` makes them."""
+    made: dict[str, Any] = {}
+    exec(f"def {head}:\n    {body}", globals(), made)
+    function: Callable[..., Any] = made.popitem()[1]
+    return function
+
+
+def _shown(value: Value | None) -> str:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        if value.dim() or not in_memory(value):
+            return f"tensor{tuple(value.shape)}"
+    return "None" if value is None else f"{float(value):.4g}"
 
 
 class Letter:
@@ -71,16 +121,23 @@ class ParametricModule(MappingModule):
         options: further keywords of the function.
     """
 
+    forward: Callable[..., Tensor]
+
+    def __init_subclass__(cls, mapping: str = "") -> None:
+        super().__init_subclass__(mapping)
+        if mapping:
+            cls.forward = _forward(cls._parameter().name)
+
     def __init__(self, value: Value | None, dim: int, learnable: bool, **options: Any) -> None:
         super().__init__(dim)
         self.options = options
-        self.register_parameter("free", None)
-        self.register_buffer("fixed", None)
+        self.register_parameter("free", None)  # what is learned, on the whole real line
+        self.register_buffer("fixed", None)  # a tensor that is not learned
         self.number: float | None = None
         if isinstance(value, nn.Parameter):
             raise TypeError(f"{self._name} makes its own parameter; pass the tensor and learnable=True")
         if learnable:
-            self.free = nn.Parameter(self._unbent(self._parameter.example if value is None else value))
+            self.free = nn.Parameter(self._unconstrained(self._parameter().example if value is None else value))
         elif value is not None:
             self.value = value
 
@@ -88,15 +145,15 @@ class ParametricModule(MappingModule):
     def value(self) -> Value | None:
         """The parameter as it stands."""
         if self.free is not None:
-            return self._parameter.domain.bend(self.free.to(torch.promote_types(self.free.dtype, torch.float32)))
+            return self._parameter().domain.constrain(self.free.to(at_least_float32(self.free.dtype)))
         return self.number if self.fixed is None else self.fixed
 
     @value.setter
     def value(self, value: Value) -> None:
-        value = inside_domain(self._name, self._parameter, value)
+        value = inside_domain(self._name, self._parameter(), value)
         if self.free is not None:
             with torch.no_grad():
-                self.free.copy_(self._unbent(value))
+                self.free.copy_(self._unconstrained(value))
         elif self.fixed is not None:
             self.fixed.copy_(torch.as_tensor(value))
         elif isinstance(value, Tensor):
@@ -104,84 +161,71 @@ class ParametricModule(MappingModule):
         else:
             self.number = value
 
+    def extra_repr(self) -> str:
+        """What ``repr`` shows."""
+        items = {
+            self._parameter().name: _shown(self.value),
+            "learnable": self.free is not None,
+            "dim": self.dim,
+            **self.options,
+        }
+        return ", ".join(f"{key}={item}" for key, item in items.items())
+
     def _map(self, x: Tensor, value: Value | None, mask: Tensor | None) -> Tensor:
         value = self.value if value is None else value
         if value is None:
-            letter = self._parameter.name
+            letter = self._parameter().name
             raise ValueError(
                 f"{self._name} has no {letter}: give it to the module, {self._name}({letter}=...), or to the call"
             )
         return self.mapping.function(x, value, dim=self.dim, mask=mask, **self.options)
 
-    def extra_repr(self) -> str:
-        """What ``repr`` shows."""
-        value = self.value
-        if isinstance(value, Tensor) and not (value.dim() == 0 and in_memory(value)):
-            shown = f"tensor{tuple(value.shape)}"
-        else:
-            shown = "None" if value is None else f"{float(value):.4g}"
-        items = {self._parameter.name: shown, "learnable": self.free is not None, "dim": self.dim, **self.options}
-        return ", ".join(f"{key}={item}" for key, item in items.items())
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__
-
-    @property
-    def _parameter(self) -> Parameter:
-        assert self.mapping.parameter is not None
-        return self.mapping.parameter
-
-    def _unbent(self, value: Value) -> Tensor:
-        start = torch.as_tensor(inside_domain(self._name, self._parameter, value))
+    def _unconstrained(self, value: Value) -> Tensor:
+        start = torch.as_tensor(inside_domain(self._name, self._parameter(), value))
         start = start.detach().to(start.dtype if isinstance(value, Tensor) else torch.get_default_dtype())
-        free = self._parameter.domain.unbend(start)
+        free = self._parameter().domain.unconstrain(start)
         if in_memory(free) and not free.isfinite().all():
-            letter = self._parameter.name
+            letter = self._parameter().name
             raise ValueError(
                 f"{self._name}: a learnable {letter} has no gradient at the edge of its domain, got {value}"
             )
         return free
 
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
 
-class Softmax(PlainModule):
+    @classmethod
+    def _parameter(cls) -> Parameter:
+        assert cls.mapping.parameter is not None
+        return cls.mapping.parameter
+
+
+class Softmax(PlainModule, mapping="softmax"):
     """:func:`rsoftmax.softmax` as a module."""
 
-    mapping = MAPPINGS["softmax"]
 
-
-class WeightedSoftmax(ParametricModule):
+class WeightedSoftmax(ParametricModule, mapping="weighted_softmax"):
     """:func:`rsoftmax.weighted_softmax` as a module."""
 
-    mapping = MAPPINGS["weighted_softmax"]
     w = Letter()
 
     def __init__(self, w: Tensor | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(w, dim, learnable)
 
-    def forward(self, x: Tensor, w: Tensor | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``w`` given here or else the module's own."""
-        return self._map(x, w, mask)
 
-
-class TSoftmax(ParametricModule):
+class TSoftmax(ParametricModule, mapping="t_softmax"):
     """:func:`rsoftmax.t_softmax` as a module."""
 
-    mapping = MAPPINGS["t_softmax"]
     t = Letter()
 
     def __init__(self, t: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(t, dim, learnable)
 
-    def forward(self, x: Tensor, t: Value | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``t`` given here or else the module's own."""
-        return self._map(x, t, mask)
 
-
-class RSoftmax(ParametricModule):
+class RSoftmax(ParametricModule, mapping="r_softmax"):
     """:func:`rsoftmax.r_softmax` as a module."""
 
-    mapping = MAPPINGS["r_softmax"]
     r = Letter()
 
     def __init__(
@@ -189,71 +233,95 @@ class RSoftmax(ParametricModule):
     ) -> None:
         super().__init__(r, dim, learnable, detach_threshold=detach_threshold)
 
-    def forward(self, x: Tensor, r: Value | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``r`` given here or else the module's own."""
-        return self._map(x, r, mask)
 
-
-class Sparsemax(PlainModule):
+class Sparsemax(PlainModule, mapping="sparsemax"):
     """:func:`rsoftmax.sparsemax` as a module."""
 
-    mapping = MAPPINGS["sparsemax"]
 
-
-class SparsegenLin(ParametricModule):
+class SparsegenLin(ParametricModule, mapping="sparsegen_lin"):
     """:func:`rsoftmax.sparsegen_lin` as a module."""
 
-    mapping = MAPPINGS["sparsegen_lin"]
     lam = Letter()
 
     def __init__(self, lam: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(lam, dim, learnable)
 
-    def forward(self, x: Tensor, lam: Value | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``lam`` given here or else the module's own."""
-        return self._map(x, lam, mask)
 
-
-class SparsegenExp(ParametricModule):
+class SparsegenExp(ParametricModule, mapping="sparsegen_exp"):
     """:func:`rsoftmax.sparsegen_exp` as a module."""
 
-    mapping = MAPPINGS["sparsegen_exp"]
     lam = Letter()
 
     def __init__(self, lam: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(lam, dim, learnable)
 
-    def forward(self, x: Tensor, lam: Value | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``lam`` given here or else the module's own."""
-        return self._map(x, lam, mask)
 
-
-class Sparsehourglass(ParametricModule):
+class Sparsehourglass(ParametricModule, mapping="sparsehourglass"):
     """:func:`rsoftmax.sparsehourglass` as a module."""
 
-    mapping = MAPPINGS["sparsehourglass"]
     q = Letter()
 
     def __init__(self, q: Value | None = 10.0, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(q, dim, learnable)
 
-    def forward(self, x: Tensor, q: Value | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """Map ``x`` to probabilities, with the ``q`` given here or else the module's own."""
-        return self._map(x, q, mask)
 
-
-class SphericalSoftmax(PlainModule):
+class SphericalSoftmax(PlainModule, mapping="spherical_softmax"):
     """:func:`rsoftmax.spherical_softmax` as a module."""
 
-    mapping = MAPPINGS["spherical_softmax"]
 
-
-class Entmax15(PlainModule):
+class Entmax15(PlainModule, mapping="entmax15"):
     """:func:`rsoftmax.entmax15` as a module."""
 
-    mapping = MAPPINGS["entmax15"]
+
+def module_of(mapping: Mapping) -> type[PlainModule | ParametricModule]:
+    """The class of a mapping: the one written out above, or else a generated one.
+
+    Example:
+        >>> module_of(MAPPINGS["r_softmax"])
+        <class 'rsoftmax.modules.RSoftmax'>
+    """
+    written: Any = globals().get(_class_name(mapping.name))
+    kind: type[PlainModule | ParametricModule]
+    kind = written if getattr(written, "mapping", None) is mapping else _generated(mapping)
+    return kind
 
 
-MODULES: dict[str, type[PlainModule | ParametricModule]] = {
-    module.__name__: module for kind in (PlainModule, ParametricModule) for module in kind.__subclasses__()
-}
+class _Modules(AbstractMapping[str, type[PlainModule | ParametricModule]]):
+    """The class of every mapping that is in the table now, by the name of the class."""
+
+    def __getitem__(self, name: str) -> type[PlainModule | ParametricModule]:
+        return module_of({_class_name(row.name): row for row in MAPPINGS.values()}[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(_class_name, MAPPINGS)
+
+    def __len__(self) -> int:
+        return len(MAPPINGS)
+
+
+MODULES = _Modules()
+
+
+def __getattr__(name: str) -> Any:
+    if name in MODULES:  # where pickle looks for a generated class
+        return MODULES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+@cache
+def _generated(mapping: Mapping) -> Any:
+    parts: dict[str, Any] = {"__module__": __name__, "__doc__": f":func:`{mapping.name}` as a module."}
+    base: type[MappingModule] = PlainModule
+    if mapping.parameter is not None:
+        base = ParametricModule
+        parts |= {mapping.parameter.name: Letter(), "__init__": _init(mapping.parameter)}
+    return new_class(_class_name(mapping.name), (base,), {"mapping": mapping.name}, lambda body: body.update(parts))
+
+
+def _init(parameter: Parameter) -> Callable[..., None]:
+    head = f"__init__(self, {parameter.name}={parameter.default!r}, dim=-1, learnable=False)"
+    return _function(head, f"ParametricModule.__init__(self, {parameter.name}, dim, learnable)")

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax.domains import Domain
-from rsoftmax.kernels.native import in_memory
-
-FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+from rsoftmax.tensors import FLOATS, at_least_float32, everywhere, in_memory, shape_of
 
 
 @dataclass(frozen=True)
@@ -24,12 +22,18 @@ class Parameter:
         domain: where it may lie.
         example: a value that shows what the mapping does.
         per_row: one value serves a whole row (a rate); otherwise one belongs to each entry (a weight).
+        default: the value if none is given; None: one must be given.
     """
 
     name: str
     domain: Domain
     example: float
     per_row: bool = True
+    default: float | None = None
+
+    def explained(self) -> str:
+        """How to give it, and what it means: the end of an error message."""
+        return f"{self.name}, say {self.name}={self.example}; it must be {self.domain.text}: {self.domain.remedy}"
 
 
 def over_rows(
@@ -40,28 +44,40 @@ def over_rows(
     mask: Tensor | None,
     parameter: Parameter | None = None,
     value: float | Tensor | None = None,
+    **options: bool,
 ) -> Tensor:
-    """Apply the row function ``op(rows, mask)`` or ``op(rows, mask, value)`` along ``dim`` of ``x``.
+    """Apply a row function along ``dim`` of ``x``, after checking everything.
 
-    ``op`` gets views with ``dim`` last: the rows as they are, the mask expanded to their shape, and a tensor value
-    expanded to it as well, but for a last dimension of 1 where one value serves a row.
+    Args:
+        name: what error messages call it.
+        op: ``op(rows, mask)`` or ``op(rows, mask, value)``. It gets views with ``dim`` last: the rows as they are, the
+            mask expanded to their shape or None, and a tensor value expanded to it as well, but for a last dimension of
+            1 where one value serves a row.
+        x: scores, any shape.
+        dim: the dimension that a row runs along.
+        mask: True = keep; broadcasts to ``x``.
+        parameter: what the value is, if there is one.
+        value: a number, or a tensor that broadcasts against ``x``.
+        options: further keywords of ``op``.
+
+    Returns:
+        What ``op`` returns, in the shape and dtype of ``x``.
     """
     check_input(name, x, dim)
     if x.dim() == 0:
-        return over_rows(name, op, x[None], 0, mask if mask is None else mask[None], parameter, value)[0]
-    mask = None if mask is None else _checked_mask(name, mask, x)
-    arguments: list[Any] = [mask]
+        return over_rows(name, op, x[None], 0, mask if mask is None else mask[None], parameter, value, **options)[0]
+    arguments: list[Any] = [None if mask is None else _checked_mask(name, mask, x)]
     if parameter is not None:
         if mask is not None and not parameter.per_row and isinstance(value, Tensor):
-            value = torch.where(mask, broadcast(name, parameter.name, value, x.shape), 0)  # what is masked is not there
+            value = torch.where(arguments[0], broadcast(name, parameter.name, value, x.shape), 0)  # removed: no weight
         arguments.append(checked_value(name, parameter, value, x, dim))
     if x.numel() == 0:
         return torch.softmax(x, dim)  # nothing to compute; right in shape, dtype and gradient
     if dim == -1 or dim == x.dim() - 1:
-        p = op(x, *arguments)
+        p = op(x, *arguments, **options)
     else:
         arguments = [a.movedim(dim, -1) if isinstance(a, Tensor) else a for a in arguments]
-        p = op(x.movedim(dim, -1), *arguments).movedim(-1, dim)
+        p = op(x.movedim(dim, -1), *arguments, **options).movedim(-1, dim)
     return p if p.dtype == x.dtype else p.to(x.dtype)
 
 
@@ -133,14 +149,6 @@ def inside_domain(name: str, parameter: Parameter, value: Any) -> float | Tensor
     return value
 
 
-def everywhere(condition: Tensor) -> bool | None:
-    """Whether a condition holds everywhere, if looking is free; otherwise None.
-
-    Reading a value on another device would wait for that device, and a traced or batched tensor has none to read.
-    """
-    return bool(condition.all()) if in_memory(condition) else None
-
-
 def _outside(name: str, parameter: Parameter, found: str) -> str:
     return f"{name}: {parameter.name} must be {parameter.domain.text}, got {found}; {parameter.domain.remedy}"
 
@@ -157,6 +165,22 @@ def broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size, dim: int 
         ) from None
 
 
-def shape_of(x: Tensor) -> tuple[int, ...]:
-    """The shape as an error message shows it."""
-    return tuple(x.shape)
+# --------------------------------------------------------------------------- rows in which -inf means "removed"
+
+
+def filled(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows as the reference takes them: at least float32, removed entries ``-inf``."""
+    kept = x if mask is None else x.masked_fill(~mask, -math.inf)
+    return kept.to(at_least_float32(x.dtype))
+
+
+def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
+    """``g`` of a row, in which removed entries read 0 and are ``-inf`` again afterwards."""
+    kept = x != -math.inf
+    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
+
+
+def row_max(x: Tensor) -> Tensor:
+    """The largest entry, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
+    m = x.amax(-1, keepdim=True)
+    return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.heads import HeadTable
-from rsoftmax.huggingface.interface import HOLDER
-from rsoftmax.huggingface.rate import Rate, Rates, plain, spread
+from rsoftmax.huggingface.interface import HOLDER, register
+from rsoftmax.huggingface.rate import PARAMETRIC, Rate, Rates, plain, spread
+from rsoftmax.modules import ParametricModule, module_of
 from rsoftmax.rows import Parameter
 
 WORKS = (
@@ -223,19 +224,13 @@ def _remember(host: PreTrainedModel, value: Rates | None, learn: bool) -> None:
 def _checked_call(mapping: str, learn: bool, given: dict[str, Rates]) -> Rates | None:
     if mapping not in ROW_MAPPINGS:
         raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(ROW_MAPPINGS)}")
-    function, parameter = ROW_MAPPINGS[mapping].function, ROW_MAPPINGS[mapping].parameter
-    letter = parameter.name if parameter else None
-    for other in given.keys() - {letter}:
-        takes = f"takes {letter}" if letter else "takes no parameter"
-        raise TypeError(f"set_attention: {mapping} {takes}, got {other}={given[other]!r}")
-    if parameter is None or letter is None:
-        if learn:
-            raise ValueError(f"set_attention: {mapping} has nothing to learn; r_softmax and t_softmax have")
-        return None
-    default: Any = inspect.signature(function).parameters[letter].default
-    value: Rates | None = given.get(letter, None if default is inspect.Parameter.empty else default)
-    if value is None:
-        raise TypeError(f"set_attention: {mapping} needs {letter}, say {letter}={parameter.example}")
+    row = ROW_MAPPINGS[mapping]
+    register()  # mappings may have been declared since this package was imported
+    if issubclass(kind := module_of(row), ParametricModule):
+        PARAMETRIC[mapping] = kind
+    value: Rates | None = row.bind("set_attention", given)
+    if row.parameter is None and learn:
+        raise ValueError(f"set_attention: {mapping} has nothing to learn; r_softmax and t_softmax have")
     return value
 
 

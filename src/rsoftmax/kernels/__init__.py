@@ -6,21 +6,75 @@
 'reference'
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
-from rsoftmax.kernels import native
+from torch import Tensor
+
+from rsoftmax.kernels import cpu
+
+__all__ = ["use_kernels"]
 
 KERNELS = ("native", "reference")
+Value = float | Tensor
 
-_choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native" if native.LEVEL else "reference")
+
+class Kernel(Protocol):
+    """What a package of compiled kernels has: rows in, rows out. The definition of each operation is the reference's.
+
+    An operation is called by its name in :mod:`rsoftmax.kernels.reference`. Rows are the last dimension of ``x``, a
+    value is a number or a tensor ``[..., 1]``, and a mask, True = keep, has the shape of ``x``.
+    """
+
+    @property
+    def LEVEL(self) -> str:  # noqa: N802
+        """What it was compiled for; empty if it was not."""
+
+    @property
+    def ABSENT(self) -> str:  # noqa: N802
+        """What to tell a user whose installation lacks it."""
+
+    def takes(self, name: str, x: Tensor, value: Value | None) -> bool:
+        """Whether it has the operation, for tensors like these."""
+
+    def forward(
+        self, name: str, x: Tensor, value: Value | None, mask: Tensor | None, keep_state: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The probabilities, and what backward needs to know besides, if that is wanted and there is anything."""
+
+    def backward(
+        self,
+        name: str,
+        x: Tensor,
+        value: Value | None,
+        mask: Tensor | None,
+        p: Tensor,
+        state: Tensor | None,
+        g: Tensor,
+        options: dict[str, bool],
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradients in ``x`` and in the value, if that is a tensor, from the incoming gradient ``g``."""
+
+
+NATIVE: tuple[Kernel, ...] = (cpu,)
+"""The compiled kernels: the first that takes a tensor runs."""
+
+_choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native" if cpu.LEVEL else "reference")
+
+
+def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
+    """The kernel that runs an operation on these tensors; None: the reference does."""
+    for kernel in NATIVE:
+        if kernel.takes(name, x, value):
+            return kernel if _choice.get() == "native" else None
+    return None
 
 
 def in_use() -> str:
     """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
-    return f"native ({native.LEVEL})" if _choice.get() == "native" else "reference"
+    return f"native ({cpu.LEVEL})" if _choice.get() == "native" else "reference"
 
 
 @contextmanager
@@ -36,27 +90,10 @@ def use_kernels(name: str) -> Iterator[None]:
     """
     if name not in KERNELS:
         raise ValueError(f"kernels must be one of {', '.join(KERNELS)}, got {name!r}")
-    if name == "native" and not native.LEVEL:
-        raise RuntimeError(native.ABSENT)
+    if name == "native" and not cpu.LEVEL:
+        raise RuntimeError(cpu.ABSENT)
     token = _choice.set(name)
     try:
         yield
     finally:
         _choice.reset(token)
-
-
-def native_chosen() -> bool:
-    """Whether to prefer the native kernels; says once where there are none."""
-    if not native.LEVEL:
-        _say_once()
-    return _choice.get() == "native"
-
-
-def _say_once() -> None:
-    global _said
-    if not _said:
-        _said = True
-        warnings.warn(native.ABSENT, stacklevel=5)
-
-
-_said = False

@@ -12,10 +12,12 @@ support is decided first, by exact comparisons, and values outside it are replac
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from rsoftmax.rows import row_max
+from rsoftmax.tensors import exact, exp_limit, smallest
 
 Value = float | Tensor
 
@@ -104,33 +106,6 @@ def spherical_softmax(x: Tensor) -> Tensor:
     z = z / scale.masked_fill(scale == 0, 1)
     # A row of zeros has no direction; like every constant row it gives the uniform distribution.
     return _share(torch.where(kept & (scale == 0), 1, z * z))
-
-
-def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
-    """``g`` of a row, in which removed entries read 0 and are ``-inf`` again afterwards."""
-    kept = x != -math.inf
-    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
-
-
-def row_max(x: Tensor) -> Tensor:
-    """The largest entry, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
-    m = x.amax(-1, keepdim=True)
-    return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)
-
-
-def exp_limit(x: Tensor) -> int:
-    """An argument whose exponential is finite with room to spare: 88 in float32, 709 in float64."""
-    return math.floor(math.log(torch.finfo(x.dtype).max))
-
-
-def smallest(x: Tensor) -> float:
-    """The smallest positive number of a tensor's type."""
-    return torch.finfo(x.dtype).tiny * torch.finfo(x.dtype).eps
-
-
-def exact(like: Tensor) -> torch.dtype:
-    """float64, the type in which ranks and running sums are computed; float32 where the device has nothing better."""
-    return torch.float32 if like.device.type == "mps" else torch.float64
 
 
 def _share(mass: Tensor) -> Tensor:

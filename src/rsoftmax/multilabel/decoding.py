@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.kernels.reference import exact
+from rsoftmax.tensors import exact
 from rsoftmax.mappings import r_softmax, weighted_softmax
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rsoftmax import losses
 from rsoftmax.domains import RATE
-from rsoftmax.kernels.reference import exact
+from rsoftmax.tensors import exact
 from rsoftmax.losses import Reduction
 from rsoftmax.mappings import MAPPINGS, r_softmax
 from rsoftmax.multilabel.decoding import expected_f1_count, keep_above, keep_count, rate_of_count

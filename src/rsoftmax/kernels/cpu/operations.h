@@ -1,0 +1,190 @@
+// The operations, one struct for each: whether its parameter is valid, what it needs to know of a row, its probabilities
+// and its gradient.  `Operations` lists them; to add one, write its struct and name it there.
+#pragma once
+
+#include "call.h"
+#include "selection.h"
+#include "simplex.h"
+#include "sums.h"
+#include "weights.h"
+
+namespace {
+
+// p = w e^(x - m) / sum.  Op::with_weights calls a function with the weights that the parameter asks for.
+template <class Op> struct Weighted {
+    static constexpr bool keeps_state = true;
+    static constexpr bool selects = false;                            // needs a copy of the row, to select from
+    static constexpr bool spreads_nan = true;                         // a bad entry reaches all of its row by itself
+
+    template <class S, class T = Compute<S>>
+    static void map(const Row<S>& x, double value, State& s, S* p, T* scratch) {
+        T m = s.m, *e = std::is_same_v<S, T> ? (T*)p : scratch;       // e: where unnormalised values go
+        Op::template with_weights<T>(value, s, [&](auto w) {
+            Sum<T> sum;
+            for (long i = 0; i < x.n; i += lanes<T>) {
+                V<T> a = x(i), d = a - m, v = w(a, d) * lifted_exp<T>(d);
+                store(e + i, v, x.n - i);
+                sum.add(v, i);
+            }
+            s.sum = sum.get();
+        });
+        T total = T(s.sum), inverse = 1 / total;                      // a corrected product is as good as a
+        for (long i = 0; i < x.n; i += lanes<T>) {                    // division: a single entry gets exactly 1
+            V<T> v = load(e + i, x.n - i), q = v * inverse;
+            store(p + i, q + (v - q * total) * inverse, x.n - i);
+        }
+    }
+
+    // dx = (p + u) h, h = g - sum p g and u = dp/dw, and what the threshold passes on.
+    template <class S, class T = Compute<S>>
+    static void gradient(const Call& call, const Row<S>& x, long row, const S* p, const S* g, S* dx) {
+        const State& s = call.states[row];
+        long n = x.n;
+        double* dvalue = call.dvalues ? call.dvalues + row : nullptr;
+        Sum<T> dot;
+        for (long i = 0; i < n; i += lanes<T>) dot.add(load(p + i, n - i) * load(g + i, n - i), i);
+        T mean = dot.get();
+        auto softmax = [&] {                                          // constant weights: u = 0
+            for (long i = 0; i < n; i += lanes<T>)
+                store(dx + i, load(p + i, n - i) * (load(g + i, n - i) - mean), n - i);
+            if (dvalue) *dvalue = 0;
+        };
+        if (s.kept == 0) return softmax();
+        Op::template with_weights<T>(call.value(row), s, [&](auto w) {
+            if constexpr (w.constant) return softmax();
+            else {
+                constexpr T most = std::numeric_limits<T>::max();
+                T m = s.m, unit = T(std::min(w.slope / s.sum, double(most)));
+                Sum<T> total;
+                I<T> place = iota<T>();
+                for (long i = 0; i < n; i += lanes<T>, place += Int<T>(lanes<T>)) {
+                    V<T> v = x(i), d = v - m, h = load(g + i, n - i) - mean;
+                    V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
+                    u = u > most ? splat(most) : u;                   // a denormal span: finite, so 0 times it is 0
+                    total.add(w.term(u, d) * h, i);
+                    w.find(v, place);
+                    store(dx + i, (load(p + i, n - i) + u) * h, n - i);
+                }
+                double slope = w.pass_on(total.get(), x, dx, s, call.detach);
+                if (dvalue) *dvalue = slope;
+            }
+        });
+    }
+};
+
+struct Softmax : Weighted<Softmax> {
+    static constexpr const char* name = "softmax";
+    static bool valid(double) { return true; }
+    template <class T, class F> INLINE static void with_weights(double, const State&, F f) { f(Dense<T>()); }
+};
+
+struct TSoftmax : Weighted<TSoftmax> {
+    static constexpr const char* name = "t_softmax";
+    static bool valid(double t) { return t >= 0; }
+    template <class T, class F> INLINE static void with_weights(double t, const State& s, F f) {
+        if (T(t) == inf<T>) f(Dense<T>());
+        else if (T(t) > 0) f(Hinge<T>(s.m, t));
+        else f(Peak<T>());
+    }
+};
+
+struct RSoftmax : Weighted<RSoftmax> {
+    static constexpr const char* name = "r_softmax";
+    static constexpr bool selects = true;
+    static bool valid(double r) { return r >= 0 && r <= 1; }
+    template <class T, class F> INLINE static void with_weights(double r, const State& s, F f) {
+        if (r == 0) f(Dense<T>());
+        else if (s.lo == s.m) f(Peak<T>());
+        else f(Quantile<T>(s.m, s.lo, s.hi, s.f));
+    }
+    // copy: the row, followed by -inf to the end of a vector, and room for two rows more.
+    template <class S, class T> static void map(const Row<S>& x, double r, State& s, S* p, T* copy) {
+        if (r > 0) {
+            double rank = r * (s.kept - 1), j = std::floor(rank);
+            long row = padded<T>(x.n) + lanes<T>;
+            Two<T> found = select<T>(copy, x.n, x.n - long(s.kept) + long(j), s.m, copy + row, copy + 2 * row);
+            s.lo = found.lo, s.hi = found.hi, s.f = rank - j;
+        }
+        Weighted::map(x, r, s, p, copy);
+    }
+};
+
+// p = ([z - tau]+)^q, z = (x - m) / q, tau such that the row sums to one.
+template <int q> struct Projection {
+    static constexpr bool keeps_state = false;
+    static constexpr bool selects = false;
+    static constexpr bool spreads_nan = false;
+    static bool valid(double) { return true; }
+
+    template <class S, class T> static void map(const Row<S>& x, double, State& s, S* p, T* scratch) {
+        T m = s.m, tau = simplex<q>(x, x.n, m, scratch);
+        for (long i = 0; i < x.n; i += lanes<T>) {
+            V<T> a = larger((x(i) - m) * T(1. / q) - tau, V<T>{});
+            store(p + i, q == 1 ? a : a * a, x.n - i);
+        }
+    }
+
+    // dx = v (g - mean of g under v), v = p^(1 - 1/q): the support of sparsemax, the root of entmax15.
+    template <class S, class T = Compute<S>>
+    static void gradient(const Call&, const Row<S>& x, long, const S* p, const S* g, S* dx) {
+        auto root = [](V<T> v) {
+            if (q == 1) return v > 0 ? splat<T>(1) : v;
+            for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
+            return v;
+        };
+        Sum<T> dot, norm;
+        for (long i = 0; i < x.n; i += lanes<T>) {
+            V<T> v = root(load(p + i, x.n - i));
+            norm.add(v, i);
+            dot.add(v * load(g + i, x.n - i), i);
+        }
+        double total = norm.get();
+        T mean = total == 0 ? 0 : dot.get() / total;
+        for (long i = 0; i < x.n; i += lanes<T>)
+            store(dx + i, root(load(p + i, x.n - i)) * (load(g + i, x.n - i) - mean), x.n - i);
+    }
+};
+struct Sparsemax : Projection<1> { static constexpr const char* name = "sparsemax"; };
+struct Entmax15 : Projection<2> { static constexpr const char* name = "entmax15"; };
+
+template <class...> struct List {};
+using Operations = List<Softmax, TSoftmax, RSoftmax, Sparsemax, Entmax15>;
+
+// -------------------------------------------------------------------------------------------- one row of a call
+
+// Scratch for one row: three rows of it, with a vector of room behind each.
+template <class T> INLINE size_t scratch_size(long n) { return (3 * padded<T>(n) + 4 * lanes<T>) * sizeof(T); }
+
+template <class Op, class S, class T = Compute<S>> void forward(const Call& call, long row, T* scratch) {
+    Row<S> x(call, row);
+    long n = call.n;
+    auto p = (S*)call.p + row * n;
+    double value = call.value(row);
+
+    V<T> top = splat(-inf<T>);
+    I<T> removed{}, bad{};
+    for (long i = 0; i < n; i += lanes<T>) {
+        V<T> a = x(i);
+        top = larger(top, a);
+        if (Op::selects) put(scratch + i, a), removed -= a == -inf<T>;
+        if (!Op::spreads_nan) bad |= ~(a < inf<T>);
+    }
+    T m = fold(top, larger);
+    State s{m, 0, 0, 0, 0, double(padded<T>(n) - fold(removed, plus))};
+    bool valid = Op::valid(value), empty = m == -inf<T>;              // empty: nothing is kept, or nothing but NaN
+    if (empty) for (long i = 0; i < n; i += lanes<T>) bad |= ~(x(i) < inf<T>);
+    bool nan = !valid || fold(bad, plus) != 0;
+    if (nan || empty) {
+        for (long i = 0; i < n; i += lanes<T>) store(p + i, splat(nan ? T(NAN) : T(0)), n - i);
+        s.kept = 0;
+    } else Op::map(x, value, s, p, scratch);
+    if (call.states) call.states[row] = s;
+}
+
+template <class Op, class S> void backward(const Call& call, long row) {
+    long n = call.n;
+    auto p = (const S*)call.p + row * n, g = (const S*)call.g + row * n;
+    Op::gradient(call, Row<S>(call, row), row, p, g, (S*)call.dx + row * n);
+}
+
+}  // namespace

@@ -1,0 +1,137 @@
+// Sparse probability mappings over the rows of a matrix, forward and backward: the library as Python sees it.
+//
+// Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
+// in here.  From the bottom up: vectors.h, formats.h, sums.h and exponential.h compute; selection.h, simplex.h and
+// weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out; this file is Python.
+//
+// Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are smaller than
+// every kept entry, weigh nothing, and only shift ranks.
+
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <array>
+#include <cstddef>
+
+#include "threads.h"
+
+namespace {
+
+// ------------------------------------------------------------------------------------------- tables for Python
+
+struct Format { const char* name; };
+constexpr Format formats[] = {{"float32"}, {"float64"}, {"float16"}, {"bfloat16"}};
+template <class Op> constexpr std::array<void (*)(Job&), 4> works = {
+    work<Op, float>, work<Op, double>, work<Op, half>, work<Op, bfloat>};
+
+struct Operation { const char* name; bool keeps_state; const std::array<void (*)(Job&), 4>& works; };
+template <class... Op> constexpr std::array<Operation, sizeof...(Op)> listed(List<Op...>) {
+    return {Operation{Op::name, Op::keeps_state, works<Op>}...};
+}
+constexpr auto operations = listed(Operations());
+
+struct Field { const char* name; size_t offset; bool is_double; };
+#define FIELD(name) {#name, offsetof(Call, name), std::is_same_v<decltype(Call::name), double>}
+constexpr Field fields[] = {
+    FIELD(op), FIELD(dtype), FIELD(rows), FIELD(n), FIELD(x), FIELD(x_stride), FIELD(mask), FIELD(mask_step),
+    FIELD(mask_rows), FIELD(number), FIELD(values), FIELD(p), FIELD(states), FIELD(g), FIELD(dx), FIELD(dvalues),
+    FIELD(detach), FIELD(threads)};
+static_assert(sizeof(Call) == 8 * std::size(fields), "every field is listed, and takes eight bytes");
+
+// --------------------------------------------------------------------------------------------------- the calls
+
+// The fields that the keywords of a call name, in its order.  A line of Python passes the same tuple of names every
+// time, so they are looked up once.
+struct Keywords {
+    PyObject* names = nullptr;
+    const Field* order[std::size(fields)];
+
+    bool read(PyObject* found) {
+        Py_CLEAR(names);
+        for (Py_ssize_t i = 0; i < PyTuple_Size(found); i++) {
+            PyObject* name = PyTuple_GetItem(found, i);
+            auto field = std::find_if(std::begin(fields), std::end(fields), [name](const Field& f) {
+                return PyUnicode_CompareWithASCIIString(name, f.name) == 0;
+            });
+            if (field == std::end(fields)) {
+                PyErr_Format(PyExc_TypeError, "a call has no field %R", name);
+                return false;
+            }
+            order[i] = field;
+        }
+        Py_INCREF(found);
+        names = found;
+        return true;
+    }
+};
+
+bool fill(Call& call, const Keywords& keywords, PyObject* const* args, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        auto place = (char*)&call + keywords.order[i]->offset;
+        if (keywords.order[i]->is_double) {
+            double number = PyFloat_AsDouble(args[i]);
+            memcpy(place, &number, sizeof number);
+        } else {
+            long long number = PyLong_AsLongLong(args[i]);
+            memcpy(place, &number, sizeof number);
+        }
+    }
+    return !PyErr_Occurred();
+}
+
+// What is wrong with a call, if anything.  One with an incoming gradient runs backward.
+const char* problem(const Call& call) {
+    if (call.op < 0 || call.op >= (long)operations.size()) return "op is not in OPERATIONS";
+    if (call.dtype < 0 || call.dtype >= (long)std::size(formats)) return "dtype is not in DTYPES";
+    if (!call.x || !call.p) return "x and p are needed";
+    if (call.mask && !call.mask_rows) return "a mask needs mask_rows";
+    if (call.g && !call.dx) return "g needs dx";
+    if (call.g && operations[call.op].keeps_state && !call.states) return "g needs the states of forward";
+    return nullptr;
+}
+
+PyObject* perform(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+    static Keywords keywords;                                         // guarded by Python's lock
+    if (count || !names) return PyErr_Format(PyExc_TypeError, "the fields of a call are named: run(op=..., x=...)");
+    if (names != keywords.names && !keywords.read(names)) return nullptr;
+    Call call{};
+    if (!fill(call, keywords, args, PyTuple_Size(names))) return nullptr;
+    if (auto wrong = problem(call)) return PyErr_Format(PyExc_ValueError, "%s", wrong);
+    bool done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run(call, operations[call.op].works[call.dtype]);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"run", (PyCFunction)(void (*)(void))perform, METH_FASTCALL | METH_KEYWORDS, nullptr}, {}};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
+
+// A dictionary from the names of a table to numbers, as an attribute of the module.
+template <class Table, class Number> bool add(PyObject* to, const char* name, const Table& table, Number number) {
+    PyObject* made = PyDict_New();
+    for (size_t i = 0; made && i < std::size(table); i++) {
+        PyObject* item = PyLong_FromLong(number(i));
+        if (!item || PyDict_SetItemString(made, table[i].name, item)) Py_CLEAR(made);
+        Py_XDECREF(item);
+    }
+    bool added = made && PyModule_AddObjectRef(to, name, made) == 0;
+    Py_XDECREF(made);
+    return added;
+}
+
+}  // namespace
+
+// One module for each instruction set: _rows_baseline, _rows_avx2, ...
+#define INIT_(level) PyInit__rows_##level
+#define INIT(level) INIT_(level)
+PyMODINIT_FUNC INIT(LEVEL)() {
+    auto place = [](size_t i) { return long(i); };
+    auto numbers = [](size_t i) { return operations[i].keeps_state ? long(sizeof(State) / sizeof(double)) : 0; };
+    PyObject* made = PyModule_Create(&module);
+    if (made && add(made, "OPERATIONS", operations, place) && add(made, "DTYPES", formats, place) &&
+        add(made, "STATE", operations, numbers)) return made;
+    Py_XDECREF(made);
+    return nullptr;
+}

@@ -1,0 +1,78 @@
+// The weights w of p = w e^(x - m) / sum, m = max(x): what tells softmax, t-softmax and r-softmax apart.
+//
+// Each gives, for a vector of scores x with d = x - m: where w is not zero (on), and w itself.  Weights may carry any
+// common factor: a power of two near 1 / span keeps them in range and costs no rounding.  Those with a threshold also
+// say where its gradient goes.
+#pragma once
+
+#include "call.h"
+#include "exponential.h"
+
+namespace {
+
+template <class T> T scale(T span) {
+    constexpr int mantissa = Exp<T>::mantissa, bias = std::numeric_limits<T>::max_exponent - 1;
+    return number<T>(std::max<Int<T>>(1, 2 * bias - Int<T>(bits(span) >> mantissa)) << mantissa);
+}
+
+template <class S> INLINE void add(S* dx, long i, double a) { store(dx + i, load(dx + i, 1) + Compute<S>(a), 1); }
+
+// Softmax: every kept entry weighs the same.
+template <class T> struct Dense {
+    static constexpr bool constant = true;
+    INLINE V<T> operator()(V<T>, V<T>) const { return splat<T>(1); }
+};
+
+// The limit of a vanishing span: the maximum alone, shared by ties.
+template <class T> struct Peak {
+    static constexpr bool constant = true;
+    INLINE V<T> operator()(V<T>, V<T> d) const { return d == 0 ? splat<T>(1) : V<T>{}; }
+};
+
+// [x - m + t]+, t > 0: d + t > 0 exactly where d > -t.
+template <class T> struct Hinge {
+    static constexpr bool constant = false;
+    T m, t, slope;
+    I<T> top{}, tops{};                                               // where the maximum is, and how often
+    Hinge(T m, T t) : m(m), t(t), slope(scale(t)) {}
+    INLINE I<T> on(V<T>, V<T> d) const { return d > -t; }
+    INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (d + t) * slope : V<T>{}; }
+
+    // dL/dt = sum u h, u = dp/dw and h = g - sum p g.  As sum p h = 0 it is also the sum of this times h, in which a
+    // lone maximum counts exactly nothing.
+    INLINE V<T> term(V<T> u, V<T> d) const { return ((d < 0) & (d > -t)) ? u * (d / -t) : V<T>{}; }
+    INLINE void find(V<T> x, I<T> place) { top = x == m ? place : top, tops -= x == m; }
+
+    // The threshold m - t passes its gradient to the maximum, in equal shares where there are several.
+    template <class S> double pass_on(double dt, const Row<S>& x, S* dx, const State&, bool) const {
+        long count = fold(tops, plus);
+        if (count == 1) add(dx, fold(top, larger), -dt);
+        else for (long i = 0; i < x.n; i += lanes<T>)
+            store(dx + i, load(dx + i, x.n - i) - (x(i) == m ? splat(T(dt / count)) : V<T>{}), x.n - i);
+        return dt;
+    }
+};
+
+// [x - theta]+, theta = hi - (1 - f)(hi - lo) the quantile: written as (x - hi) + (hi - theta), which are both >= 0,
+// and not both 0, where x > lo.
+template <class T> struct Quantile {
+    static constexpr bool constant = false;
+    T lo, hi, slope, rest;
+    I<T> lower{}, upper{};                                            // where lo and hi are
+    Quantile(T m, T lo, T hi, double f)
+        : lo(lo), hi(hi), slope(scale<T>(m - lo)), rest(T((1 - f) * (double(hi * slope) - double(lo * slope)))) {}
+    INLINE I<T> on(V<T> x, V<T>) const { return x > lo; }
+    INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (x * slope - hi * slope) + rest : V<T>{}; }
+
+    INLINE V<T> term(V<T> u, V<T>) const { return u; }                // -dL/dtheta = sum u h
+    INLINE void find(V<T> x, I<T> place) { lower = x == lo ? place : lower, upper = x == hi ? place : upper; }
+
+    template <class S> double pass_on(double a, const Row<S>&, S* dx, const State& s, bool detach) const {
+        if (detach) return 0;
+        add(dx, fold(lower, larger), -a * (1 - s.f));
+        add(dx, fold(upper, larger), -a * s.f);
+        return -a * (s.kept - 1) * (s.hi - s.lo);
+    }
+};
+
+}  // namespace
