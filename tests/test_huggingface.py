@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import transformers as hf
+from packaging.version import Version
 from PIL import Image
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -79,6 +80,10 @@ BOTH: dict[str, Callable[[], Any]] = {
         hf.T5Config(d_model=16, d_kv=4, num_layers=LAYERS, num_heads=HEADS, d_ff=16, vocab_size=WORDS, pad_token_id=0)
     ),
 }
+SINCE = {"modernbert": "5.7", "t5": "5.15"}  # the release of transformers whose AttentionInterface they ask
+for table in (ENCODERS, BOTH):
+    for late in [name for name in table if Version(SINCE.get(name, "5")) > Version(hf.__version__)]:
+        del table[late]
 TEXTS = {**ENCODERS, **DECODERS, **BOTH}
 MODELS: dict[str, Callable[[], Any]] = {**TEXTS, "vit": lambda: hf.ViTModel(hf.ViTConfig(**SIZES, image_size=32))}
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -203,9 +208,9 @@ def test_generation_with_a_cache_is_generation_without(name: str, cache: str) ->
     assert with_cache.tolist() == without.tolist()
 
 
-@pytest.mark.parametrize("kind", [hf.BartForConditionalGeneration, hf.T5ForConditionalGeneration])
-def test_generation_from_an_encoder_with_a_cache_too(kind: Any) -> None:
-    name = "bart" if kind is hf.BartForConditionalGeneration else "t5"
+@pytest.mark.parametrize("name", BOTH)
+def test_generation_from_an_encoder_with_a_cache_too(name: str) -> None:
+    kind: Any = {"bart": hf.BartForConditionalGeneration, "t5": hf.T5ForConditionalGeneration}[name]
     model = kind(built(name).config).eval()
     set_attention(model, "r_softmax", r=0.4)
     batch = batch_for("bert")
@@ -266,9 +271,10 @@ def test_they_are_refused_by_every_other_way_too(name: str, tmp_path: Path) -> N
 
 def test_attention_that_looks_its_function_up_in_another_way_is_refused() -> None:
     config = {**SIZES, "num_attention_heads": HEADS}
-    vision = hf.Kosmos2_5VisionConfig(**config, head_dim=4, patch_embed_hidden_size=8)
+    kosmos = hf.models.kosmos2_5
+    vision = kosmos.configuration_kosmos2_5.Kosmos2_5VisionConfig(**config, head_dim=4, patch_embed_hidden_size=8)
     with pytest.raises(ValueError, match="Kosmos2_5VisionAttention would stay dense"):
-        set_attention(hf.models.kosmos2_5.modeling_kosmos2_5.Kosmos2_5VisionModel(vision), "sparsemax")
+        set_attention(kosmos.modeling_kosmos2_5.Kosmos2_5VisionModel(vision), "sparsemax")
 
 
 def test_a_wrapper_of_several_models_is_refused() -> None:
@@ -373,7 +379,7 @@ def test_what_is_no_model_or_has_no_rate_is_said() -> None:
     with pytest.raises(TypeError, match="Linear is not a model of transformers, and wraps none"):
         set_attention(nn.Linear(2, 2), "softmax")
     model = built("bert")
-    with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no rate; call set_attention"):
+    with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no parameter; call set_attention"):
         set_rate(model, 0.1)
     with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which cannot be looked into; call set_attention"):
         sparsity(model, batch_for("bert"))
@@ -440,7 +446,7 @@ def test_gradients_at_rate_zero_are_those_of_the_dense_model(name: str) -> None:
     assert_close(gradients[1], gradients[0])
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("name", [name for name in ("bert", "llama", "t5") if name in MODELS])
 def test_gradients_with_and_without_checkpoints_agree(name: str) -> None:
     model, batch = built(name).double().train(), batch_for(name)
     set_attention(model, "r_softmax", r=0.3, learn=True)
@@ -727,8 +733,8 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A folder with a sparse model and its tokenizer."""
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]))
-    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
+    hf.BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(tmp_path)
     model = bert()
     set_attention(model, "r_softmax", r=0.4)
     model.save_pretrained(tmp_path)

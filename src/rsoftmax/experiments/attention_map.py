@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from rsoftmax.experiments.figure1 import MASS, ZERO
 from rsoftmax.huggingface import attention_weights, layers, rates, set_attention
-from rsoftmax.huggingface.interface import HOLDER
+from rsoftmax.huggingface.saving import ENTRY as HOLDER
 from rsoftmax.mappings import MAPPINGS
 
 MOST_TOKENS = 64
