@@ -41,8 +41,8 @@ from rsoftmax.huggingface import (
     sparsity,
 )
 from rsoftmax.huggingface.attend import observing, register
-from rsoftmax.mappings import MAPPINGS, sparsemax, t_softmax
-from rsoftmax.modules import MODULES, ParametricModule
+from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
+from rsoftmax.modules import MODULES, TSoftmax
 
 hf.utils.logging.disable_progress_bar()
 
@@ -579,6 +579,15 @@ def test_saved_models_keep_their_format(learn: bool, tensor: str, tmp_path: Path
     assert {name for name in load_file(tmp_path / "model.safetensors") if "rsoftmax" in name} == names
 
 
+def add_to_table(row: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[Any] = [MAPPINGS, ROW_MAPPINGS]
+    for table in tables:
+        if isinstance(table, dict):
+            monkeypatch.setitem(table, row.name, row)
+    if isinstance(MODULES, dict) and row.parameter:
+        monkeypatch.setitem(MODULES, row.name, type(row.name, (TSoftmax,), {"mapping": row}))
+
+
 def late_sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     return sparsemax(x, dim=dim, mask=mask)
 
@@ -599,20 +608,12 @@ def test_a_mapping_added_to_the_table_later_is_an_implementation_too(
     model.save_pretrained(tmp_path)
     name = f"late_{list(WAYS).index(way)}"
     monkeypatch.setattr(late_sparsemax, "__name__", name)
-    for table in (MAPPINGS, ROW_MAPPINGS):
-        monkeypatch.setitem(table, name, replace(MAPPINGS["sparsemax"], function=late_sparsemax))
+    add_to_table(replace(MAPPINGS["sparsemax"], function=late_sparsemax), monkeypatch)
     model = WAYS[way](model, name, tmp_path) or model
     late = output(model, batch)
     assert model.config._attn_implementation == name
     set_attention(model, "sparsemax")
     assert_close(late, output(model, batch))
-
-
-class LateTSoftmax(ParametricModule):
-    mapping = MAPPINGS["t_softmax"]
-
-    def __init__(self, t: Any, dim: int = -1, learnable: bool = False) -> None:
-        super().__init__(t, dim, learnable)
 
 
 def late_t_softmax(x: Tensor, t: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -623,10 +624,7 @@ def test_a_mapping_with_a_parameter_added_later_is_saved_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = replace(MAPPINGS["t_softmax"], function=late_t_softmax)
-    for table in (MAPPINGS, ROW_MAPPINGS):
-        monkeypatch.setitem(table, row.name, row)
-    monkeypatch.setattr(LateTSoftmax, "mapping", row)
-    monkeypatch.setitem(MODULES, "LateTSoftmax", LateTSoftmax)
+    add_to_table(row, monkeypatch)
     model, batch = built("bert"), batch_for("bert")
     set_attention(model, row.name, t=[1.0, 2.0])
     model.save_pretrained(tmp_path)

@@ -20,6 +20,7 @@ import transformers as hf
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import initialization
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 
@@ -251,7 +252,7 @@ class Extended(hf.BertModel):
     def _initialize_weights(self, module: nn.Module, *args: Any, **options: Any) -> None:
         if module is self.part:
             for tensor in module.parameters():
-                hf.initialization.copy_(tensor, torch.full_like(tensor, 7.0))
+                initialization.copy_(tensor, torch.full_like(tensor, 7.0))
         else:
             super()._initialize_weights(module, *args, **options)
 

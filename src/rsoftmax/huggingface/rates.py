@@ -13,7 +13,7 @@ from rsoftmax.huggingface.head_table import HeadTable
 from rsoftmax.huggingface.models import head_counts, head_parameters, pretrained_model, refusal, refuse_dense
 from rsoftmax.huggingface.saving import remember
 
-Rates = HeadValues
+Rates = HeadValues  # as _checked_call says it
 
 
 def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **parameter: HeadValues) -> None:
@@ -45,8 +45,8 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
         raise refusal(host, "it has no attention that can be replaced")
     held = _built(mapping, value, learn, head_counts(modules))
     _use(host, mapping, modules)
-    for module, parameter_of_heads in zip(modules.values(), held, strict=True):
-        attach(module, parameter_of_heads)
+    for module, each in zip(modules.values(), held, strict=True):
+        attach(module, each)
     remember(host.config, value, learn)
 
 
