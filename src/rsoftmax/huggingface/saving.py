@@ -86,7 +86,7 @@ def _mappings_in(chosen: Implementation) -> set[str]:
     """The mappings among the implementations of a model and its parts."""
     if isinstance(chosen, dict):
         return {name for part in chosen.values() for name in _mappings_in(part)}
-    return {chosen} if chosen in ROW_MAPPINGS else set()
+    return {name for name in ROW_MAPPINGS if name == chosen}
 
 
 def _give_parameters(model: PreTrainedModel) -> None:
@@ -127,5 +127,5 @@ def _built(config: PreTrainedConfig, parameter: Parameter, heads: list[int]) -> 
 
 def _parameter(config: PreTrainedConfig) -> Parameter | None:
     """The parameter of the mapping that a configuration uses."""
-    name = adapter.implementation(config)
-    return ROW_MAPPINGS[name].parameter if name in ROW_MAPPINGS else None
+    row = ROW_MAPPINGS.get(adapter.implementation(config) or "")
+    return row.parameter if row else None
