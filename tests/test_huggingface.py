@@ -6,7 +6,10 @@ import math
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ import pytest
 import torch
 import torch._dynamo.testing
 import transformers as hf
+from packaging.version import Version
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import Dataset
@@ -34,7 +39,10 @@ from rsoftmax.huggingface import (
     set_rate,
     sparsity,
 )
+from rsoftmax.huggingface.attend import observing, register
 from rsoftmax.huggingface.attention_map import attention_map
+from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
+from rsoftmax.modules import MODULES, TSoftmax
 
 hf.utils.logging.disable_progress_bar()
 
@@ -79,6 +87,10 @@ BOTH: dict[str, Callable[[], Any]] = {
         hf.T5Config(d_model=16, d_kv=4, num_layers=LAYERS, num_heads=HEADS, d_ff=16, vocab_size=WORDS, pad_token_id=0)
     ),
 }
+SINCE = {"modernbert": "5.7", "t5": "5.15"}  # the release of transformers whose AttentionInterface they ask
+for table in (ENCODERS, BOTH):
+    for late in [name for name in table if Version(SINCE.get(name, "5")) > Version(hf.__version__)]:
+        del table[late]
 TEXTS = {**ENCODERS, **DECODERS, **BOTH}
 MODELS: dict[str, Callable[[], Any]] = {**TEXTS, "vit": lambda: hf.ViTModel(hf.ViTConfig(**SIZES, image_size=32))}
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -203,9 +215,9 @@ def test_generation_with_a_cache_is_generation_without(name: str, cache: str) ->
     assert with_cache.tolist() == without.tolist()
 
 
-@pytest.mark.parametrize("kind", [hf.BartForConditionalGeneration, hf.T5ForConditionalGeneration])
-def test_generation_from_an_encoder_with_a_cache_too(kind: Any) -> None:
-    name = "bart" if kind is hf.BartForConditionalGeneration else "t5"
+@pytest.mark.parametrize("name", BOTH)
+def test_generation_from_an_encoder_with_a_cache_too(name: str) -> None:
+    kind: Any = {"bart": hf.BartForConditionalGeneration, "t5": hf.T5ForConditionalGeneration}[name]
     model = kind(built(name).config).eval()
     set_attention(model, "r_softmax", r=0.4)
     batch = batch_for("bert")
@@ -266,9 +278,10 @@ def test_they_are_refused_by_every_other_way_too(name: str, tmp_path: Path) -> N
 
 def test_attention_that_looks_its_function_up_in_another_way_is_refused() -> None:
     config = {**SIZES, "num_attention_heads": HEADS}
-    vision = hf.Kosmos2_5VisionConfig(**config, head_dim=4, patch_embed_hidden_size=8)
+    kosmos = hf.models.kosmos2_5
+    vision = kosmos.configuration_kosmos2_5.Kosmos2_5VisionConfig(**config, head_dim=4, patch_embed_hidden_size=8)
     with pytest.raises(ValueError, match="Kosmos2_5VisionAttention would stay dense"):
-        set_attention(hf.models.kosmos2_5.modeling_kosmos2_5.Kosmos2_5VisionModel(vision), "sparsemax")
+        set_attention(kosmos.modeling_kosmos2_5.Kosmos2_5VisionModel(vision), "sparsemax")
 
 
 def test_a_wrapper_of_several_models_is_refused() -> None:
@@ -373,7 +386,7 @@ def test_what_is_no_model_or_has_no_rate_is_said() -> None:
     with pytest.raises(TypeError, match="Linear is not a model of transformers, and wraps none"):
         set_attention(nn.Linear(2, 2), "softmax")
     model = built("bert")
-    with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no rate; call set_attention"):
+    with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no parameter; call set_attention"):
         set_rate(model, 0.1)
     with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which cannot be looked into; call set_attention"):
         sparsity(model, batch_for("bert"))
@@ -412,6 +425,60 @@ def test_zeros_of_a_decoder_leave_out_its_padding() -> None:
     assert_close(sparsity(model, batch).values, whole)
 
 
+def test_threads_that_look_into_one_model_at_once_see_their_own_calls_only() -> None:
+    model = built("bert")
+    set_attention(model, "r_softmax", r=0.3)
+    batches = [{"input_ids": torch.randint(5, WORDS, (1, length))} for length in (LONG, SHORT)]
+    alone = [(attention_weights(model, batch), sparsity(model, batch)) for batch in batches]
+    both_are_here = threading.Barrier(2, timeout=60)
+
+    def wait(*_: Any) -> None:
+        both_are_here.wait()
+
+    for module in model.encoder.layer:
+        module.register_forward_pre_hook(wait)
+    with ThreadPoolExecutor(2) as threads:
+        weights = list(threads.map(lambda batch: attention_weights(model, batch), batches))
+        zeros = list(threads.map(lambda batch: sparsity(model, batch), batches))
+    assert_close(weights, [expected for expected, _ in alone])
+    assert_close([table.values for table in zeros], [expected.values for _, expected in alone])
+
+
+def test_an_observer_is_not_shown_what_another_thread_computes() -> None:
+    model, other = built("bert"), built("bert")
+    seen = []
+    for each in (model, other):
+        set_attention(each, "sparsemax")
+    with observing(lambda module, weights, kept: seen.append(module)), ThreadPoolExecutor(1) as thread:
+        thread.submit(output, other, batch_for("bert")).result()
+        output(model, batch_for("bert"))
+    assert seen == [model.get_submodule(name) for name in layers(model)]
+
+
+def test_compiled_models_can_be_looked_into_and_stay_compiled() -> None:
+    torch._dynamo.reset()
+    model, batch = built("bert"), batch_for("bert")
+    set_attention(model, "r_softmax", r=0.3)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("eager")
+    compiled: Any = torch.compile(model, backend=counter, fullgraph=True)
+    assert torch.equal(sparsity(compiled, batch).values, sparsity(model, batch).values)
+    assert counter.frame_count == 0
+    output(compiled, batch)
+    assert counter.frame_count == 1
+    assert_close(attention_weights(compiled, batch), attention_weights(model, batch))
+    torch._dynamo.reset()
+
+
+def test_looking_leaves_each_module_in_its_mode() -> None:
+    model = built("bert").train()
+    model.embeddings.eval()
+    set_attention(model, "sparsemax")
+    sparsity(model, batch_for("bert"))
+    assert model.training
+    assert model.encoder.layer[0].training
+    assert not any(module.training for module in model.embeddings.modules())
+
+
 def test_a_changing_rate_compiles_once() -> None:
     torch._dynamo.reset()
     model, batch = built("bert"), batch_for("bert")
@@ -440,7 +507,7 @@ def test_gradients_at_rate_zero_are_those_of_the_dense_model(name: str) -> None:
     assert_close(gradients[1], gradients[0])
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("name", [name for name in ("bert", "llama", "t5") if name in MODELS])
 def test_gradients_with_and_without_checkpoints_agree(name: str) -> None:
     model, batch = built(name).double().train(), batch_for(name)
     set_attention(model, "r_softmax", r=0.3, learn=True)
@@ -498,6 +565,79 @@ def test_a_saved_model_comes_back_with_its_rates(name: str, learn: bool, tmp_pat
     again = tmp_path / "again"
     read.save_pretrained(again)
     assert torch.equal(rates(type(model).from_pretrained(again)).values, rates(model).values)
+
+
+@pytest.mark.parametrize(("learn", "tensor"), [(False, "fixed"), (True, "free")])
+def test_saved_models_keep_their_format(learn: bool, tensor: str, tmp_path: Path) -> None:
+    model = built("bert")
+    set_attention(model, "r_softmax", r=[0.2, 0.4], learn=learn)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["attn_implementation"] == "r_softmax"
+    assert config["rsoftmax"] == {"r": [0.2, 0.4], "learn": learn, "mapping": "r_softmax"}
+    names = {f"encoder.layer.{layer}.attention.self.rsoftmax.mapping.{tensor}" for layer in range(LAYERS)}
+    assert {name for name in load_file(tmp_path / "model.safetensors") if "rsoftmax" in name} == names
+
+
+def add_to_table(row: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[Any] = [MAPPINGS, ROW_MAPPINGS]
+    for table in tables:
+        if isinstance(table, dict):
+            monkeypatch.setitem(table, row.name, row)
+    if isinstance(MODULES, dict) and row.parameter:
+        monkeypatch.setitem(MODULES, row.name, type(row.name, (TSoftmax,), {"mapping": row}))
+
+
+def late_sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    return sparsemax(x, dim=dim, mask=mask)
+
+
+WAYS: dict[str, Callable[[Any, str, Path], Any]] = {
+    "set_attention": lambda model, name, folder: set_attention(model, name),
+    "set_attn_implementation": lambda model, name, folder: model.set_attn_implementation(name),
+    "for a part": lambda model, name, folder: model.set_attn_implementation({"": name}),
+    "from_pretrained": lambda model, name, folder: type(model).from_pretrained(folder, attn_implementation=name),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mapping_added_to_the_table_later_is_an_implementation_too(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = built("bert"), batch_for("bert")
+    model.save_pretrained(tmp_path)
+    name = f"late_{list(WAYS).index(way)}"
+    monkeypatch.setattr(late_sparsemax, "__name__", name)
+    add_to_table(replace(MAPPINGS["sparsemax"], function=late_sparsemax), monkeypatch)
+    model = WAYS[way](model, name, tmp_path) or model
+    late = output(model, batch)
+    assert model.config._attn_implementation == name
+    set_attention(model, "sparsemax")
+    assert_close(late, output(model, batch))
+
+
+def late_t_softmax(x: Tensor, t: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    return t_softmax(x, t, dim=dim, mask=mask)
+
+
+def test_a_mapping_with_a_parameter_added_later_is_saved_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = replace(MAPPINGS["t_softmax"], function=late_t_softmax)
+    add_to_table(row, monkeypatch)
+    model, batch = built("bert"), batch_for("bert")
+    set_attention(model, row.name, t=[1.0, 2.0])
+    model.save_pretrained(tmp_path)
+    read = hf.AutoModel.from_pretrained(tmp_path)
+    assert_close(rates(read).values, torch.tensor([[1.0] * HEADS, [2.0] * HEADS]))
+    late = output(read, batch)
+    set_attention(model, "t_softmax", t=[1.0, 2.0])
+    assert_close(late, output(model, batch))
+
+
+def test_a_mapping_whose_name_means_something_to_transformers_is_refused() -> None:
+    with pytest.raises(ValueError, match="'flashmax' cannot be an attn_implementation"):
+        register("flashmax")
 
 
 def test_mappings_without_a_rate_come_back_too(tmp_path: Path) -> None:
@@ -727,8 +867,8 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A folder with a sparse model and its tokenizer."""
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]))
-    hf.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
+    hf.BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(tmp_path)
     model = bert()
     set_attention(model, "r_softmax", r=0.4)
     model.save_pretrained(tmp_path)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import rsoftmax
 from rsoftmax import MAPPINGS, MODULES, Mapping, mapping, sparse_attention
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.cli import app
+from rsoftmax.cli.application import app
 from rsoftmax.domains import POSITIVE
 from rsoftmax.huggingface import rates, set_attention
 from rsoftmax.modules import MappingModule

@@ -19,9 +19,9 @@ from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
+from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.picture_classifier import PictureClassifier, predict
-from rsoftmax.huggingface.quiet import quiet
 from rsoftmax.pictures import BadPictureError, File, open_picture
 from rsoftmax_lab import report
 from rsoftmax_lab.contest import play as contest

@@ -17,10 +17,12 @@ try:
 except ImportError as missing:
     raise ImportError(f"rsoftmax.huggingface needs {missing.name}: pip install 'rsoftmax[hf]'") from missing
 
-from rsoftmax.huggingface import interface, saving
-from rsoftmax.huggingface.heads import HeadTable
+from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.huggingface.attend import register
+from rsoftmax.huggingface.head_table import HeadTable
 from rsoftmax.huggingface.measure import attention_weights, sparsity
 from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
+from rsoftmax.huggingface.saving import install
 from rsoftmax.huggingface.schedule import SparsitySchedule
 
 __all__ = [
@@ -35,5 +37,6 @@ __all__ = [
     "sparsity",
 ]
 
-interface.register()
-saving.install()
+for _name in ROW_MAPPINGS:
+    register(_name)
+install()

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from rsoftmax.huggingface.interface import HOLDER
+from rsoftmax.huggingface.adapter import implementation, quiet
 from rsoftmax.huggingface.measure import attention_weights
-from rsoftmax.huggingface.quiet import quiet
 from rsoftmax.huggingface.rates import layers, rates, set_attention
+from rsoftmax.huggingface.saving import ENTRY
 from rsoftmax.mappings import MAPPINGS
 
 MOST_TOKENS = 64  # that can still be read in a picture
@@ -61,7 +61,7 @@ def attention_map(
     given: dict[str, Any] = parameter or {}
     if mapping is not None or given:
         set_attention(model, mapping or "r_softmax", **given)
-    elif model.config._attn_implementation not in MAPPINGS:
+    elif implementation(model.config) not in MAPPINGS:
         set_attention(model, "softmax")
     batch = dict(tokenizer(text, return_tensors="pt"))
     tokens: list[str] = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
@@ -87,8 +87,8 @@ def _read(source: str) -> tuple[Any, Any]:
 
 
 def _called(model: Any) -> str:
-    mapping = model.config._attn_implementation
-    if not hasattr(model.config, HOLDER):
+    mapping = implementation(model.config)
+    if not hasattr(model.config, ENTRY):
         return str(mapping)
     used = rates(model)
     values = used.values[~used.values.isnan()].unique().tolist()

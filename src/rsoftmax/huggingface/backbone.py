@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoImageProcessor, AutoModel
 
-from rsoftmax.huggingface.quiet import quiet
+from rsoftmax.huggingface.adapter import quiet
 
 
 def is_hub_id(text: str) -> bool:

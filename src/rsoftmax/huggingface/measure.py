@@ -1,14 +1,17 @@
 """What a model's attention really does: its zeros, counted, and its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.huggingface.heads import HeadTable
-from rsoftmax.huggingface.interface import Observer, observing
-from rsoftmax.huggingface.rates import attention_modules, host_of
+from rsoftmax.huggingface import adapter
+from rsoftmax.huggingface.attend import Observer, observing
+from rsoftmax.huggingface.head_table import HeadTable
+from rsoftmax.huggingface.models import pretrained_model
 
 
 def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
@@ -37,7 +40,7 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
     """
     zeros: dict[nn.Module, Tensor] = {}
     kept: dict[nn.Module, Tensor] = {}
-    host = host_of(model)
+    host = pretrained_model(model)
     decoder = set(host.get_decoder().modules() if host.config.is_encoder_decoder else ())
 
     def count(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
@@ -83,20 +86,54 @@ def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, removed: fl
 
 
 def _run(model: nn.Module, batch: Mapping[str, Any], observe: Observer) -> dict[str, nn.Module]:
-    """The attention modules that the batch went through, each call of which was shown."""
+    """The attention modules that the batch went through, each call of which was observed."""
     called = set()
 
     def see(module: nn.Module, weights: Tensor, mask: Tensor | None) -> None:
         called.add(module)
         observe(module, weights, mask)
 
-    training = model.training
-    try:
-        with torch.no_grad(), observing(see):
-            model.eval()(**batch)
-    finally:
-        model.train(training)
+    with torch.no_grad(), _evaluating(model), _UNCOMPILED, observing(see):
+        model(**batch)
+    host = pretrained_model(model)
     if not called:
-        used = host_of(model).config._attn_implementation
+        used = adapter.implementation(host.config)
         raise ValueError(f"the model uses {used!r} attention, which cannot be looked into; call set_attention first")
-    return {name: module for name, module in attention_modules(host_of(model)).items() if module in called}
+    return {name: module for name, module in adapter.attention_modules(host).items() if module in called}
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _Uncompiled:
+    """Within it, compiled models run as they are written, for compiled code calls no observer.
+
+    torch has one such setting for all threads: the first that enters changes it, the last that leaves changes it back.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.inside = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.stance = torch.compiler.set_stance("force_eager")
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                self.stance.__exit__(*error)
+
+
+_UNCOMPILED = _Uncompiled()

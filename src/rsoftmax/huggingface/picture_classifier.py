@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoImageProcessor, AutoModel
 
+from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone, features
-from rsoftmax.huggingface.quiet import quiet
 from rsoftmax.multilabel import MultiLabelHead
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"

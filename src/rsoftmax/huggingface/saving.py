@@ -1,112 +1,131 @@
 """What makes a sparse model come back from its folder: five small additions to transformers' own methods.
 
 transformers does not save which attention a model uses, and has no place where a model under construction could be
-given a part. So, for models that use a mapping of ours and for nobody else:
+given a part. So, for models that use a mapping of ours and for no others:
 
-* a configuration writes the mapping into its ``attn_implementation``, which ``from_pretrained`` reads. A program that
-  has not imported ``rsoftmax.huggingface`` then stops with transformers' error that there is no such implementation;
-* if such a program has read and written the configuration alone, and ``attn_implementation`` is lost, the mapping is
-  taken from our own entry;
-* a model, when built, gets the rates of its configuration, before its weights are read: rates are among the weights;
-* rates that the weights do not have keep the values of the configuration;
-* a model that is told to use a mapping, or built with one, is refused if a part of it would stay dense.
+* ``PreTrainedConfig.to_dict``: a configuration writes the mapping into its ``attn_implementation``, which
+  ``from_pretrained`` reads. A program that has not imported ``rsoftmax.huggingface`` then stops with transformers'
+  error that there is no such implementation;
+* ``PreTrainedModel._check_and_adjust_attn_implementation``: if such a program has read and written the configuration
+  alone, and ``attn_implementation`` is lost, the mapping is taken from our own entry;
+* ``PreTrainedModel.post_init``: a model, when built, gets the mapping's parameter for each head, before its weights are
+  read: the parameters are among the weights;
+* ``PreTrainedModel._initialize_weights``: parameters that the weights do not have keep the values of the configuration;
+* ``PreTrainedModel.set_attn_implementation``: a model that is told to use a mapping is refused if a part of it would
+  stay dense.
 """
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel, initialization
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.huggingface.interface import HOLDER
-from rsoftmax.huggingface.rate import Rate
-from rsoftmax.huggingface.rates import build_rates, refuse_dense
+from rsoftmax.huggingface import adapter
+from rsoftmax.huggingface.adapter import Implementation
+from rsoftmax.huggingface.attend import register
+from rsoftmax.huggingface.head_parameter import ATTRIBUTE, HeadParameter, HeadValues, attach, plain, spread
+from rsoftmax.huggingface.models import head_counts, refuse_dense
+from rsoftmax.rows import Parameter
 
-Implementation = str | dict[str, Any] | None
+ENTRY = "rsoftmax"
+"""The entry of a configuration that says what :func:`set_attention` was called with."""
 
 
 def install() -> None:
-    """Add them, once."""
-    if hasattr(PreTrainedModel.post_init, "__wrapped__"):
+    """Add them; again changes nothing."""
+    adapter.when_config_is_written(_write_mapping)
+    adapter.when_attention_is_checked(_find_mapping)
+    adapter.when_modules_are_built(_give_parameters)
+    adapter.when_weights_are_initialized(HeadParameter, lambda held: (held.stored, held.initial))
+    adapter.when_attention_is_set(_prepare_for)
+
+
+def remember(config: PreTrainedConfig, value: HeadValues | None, learn: bool) -> None:
+    """Write into a configuration what was asked for; the values that heads have by now are among the weights."""
+    vars(config).pop(ENTRY, None)
+    parameter = _parameter(config)
+    if parameter is not None:
+        setattr(config, ENTRY, {parameter.name: plain(value), "learn": learn})
+
+
+def _write_mapping(config: PreTrainedConfig, written: dict[str, Any]) -> None:
+    chosen = adapter.implementations(config)
+    if _mappings_in(chosen):
+        written["attn_implementation"] = chosen
+        written[ENTRY] = {**written.get(ENTRY, {}), "mapping": chosen}
+    elif chosen is not None:  # dense attention was chosen: the mapping is not to come back
+        written.pop(ENTRY, None)
+
+
+def _find_mapping(config: PreTrainedConfig, name: str | None) -> str | None:
+    """The implementation of a model under construction: the one given, else the mapping in our entry."""
+    saved = getattr(config, ENTRY, {}).get("mapping")
+    chosen: str | None = saved if name is None and isinstance(saved, str) else name
+    _register(chosen)
+    return chosen
+
+
+def _prepare_for(model: PreTrainedModel, chosen: Implementation) -> None:
+    """What comes before a model changes its implementation, if the old or the new one is a mapping."""
+    if _mappings_in(chosen):
+        refuse_dense(model)
+        _register(chosen)
+    if _mappings_in(chosen) or _mappings_in(adapter.implementation(model.config)):
+        for part in adapter.overlooked_parts(model):
+            part.set_attn_implementation(chosen)  # type: ignore[arg-type]
+
+
+def _register(chosen: Implementation) -> None:
+    """Make mappings known that were added to the table after this package was imported."""
+    for name in _mappings_in(chosen):
+        register(name)
+
+
+def _mappings_in(chosen: Implementation) -> set[str]:
+    """The mappings among the implementations of a model and its parts."""
+    if isinstance(chosen, dict):
+        return {name for part in chosen.values() for name in _mappings_in(part)}
+    return {name for name in ROW_MAPPINGS if name == chosen}
+
+
+def _give_parameters(model: PreTrainedModel) -> None:
+    """Give a model under construction the parameters that its configuration names."""
+    if adapter.implementation(model.config) in ROW_MAPPINGS:
+        refuse_dense(model)
+        _attach_parameters(model)
+    if hasattr(model.config, ENTRY):
+        adapter.keep_in_float32(model, ATTRIBUTE)
+        adapter.expect_in_files(model, rf"\.{ATTRIBUTE}\.")  # a sparse model may be read as a dense one
+
+
+def _attach_parameters(model: PreTrainedModel) -> None:
+    setting, parameter = getattr(model.config, ENTRY, {}), _parameter(model.config)
+    if parameter is None or parameter.name not in setting:
         return
-    for kind, method, addition in (
-        (PreTrainedConfig, "to_dict", _names_its_attention),
-        (PreTrainedModel, "_check_and_adjust_attn_implementation", _finds_its_attention),
-        (PreTrainedModel, "post_init", _gets_its_rates),
-        (PreTrainedModel, "_initialize_weights", _keeps_its_rates),
-        (PreTrainedModel, "set_attn_implementation", _stays_whole),
-    ):
-        setattr(kind, method, addition(getattr(kind, method)))
+    modules = adapter.attention_modules(model)
+    for module, held in zip(modules.values(), _built(model.config, parameter, head_counts(modules)), strict=True):
+        attach(module, held)
 
 
-def _names_its_attention(to_dict: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    @wraps(to_dict)
-    def with_attention(config: PreTrainedConfig) -> dict[str, Any]:
-        output = to_dict(config)
-        if _sparse(chosen := _implementation(config)):
-            output["attn_implementation"] = chosen
-            output[HOLDER] = {**output.get(HOLDER, {}), "mapping": chosen}
-        elif chosen is not None:  # who has made it dense has said so
-            output.pop(HOLDER, None)
-        return output
+def _built(config: PreTrainedConfig, parameter: Parameter, heads: list[int]) -> list[HeadParameter]:
+    """A parameter for each attention module.
 
-    return with_attention
-
-
-def _implementation(config: PreTrainedConfig) -> Implementation:
-    """The implementation of a configuration, or, where its parts differ, of each of them."""
-    own: Implementation = config._attn_implementation
-    named = {key: part for key in config.sub_configs if (part := getattr(config, key, None)) is not None}
-    parts = {key: _implementation(part) or own for key, part in named.items()}
-    return own if all(part == own for part in parts.values()) else {"": own, **parts}
+    A table of values that is meant for a larger model, of which this is a part, does not fit the part. Its parameters
+    are NaN until the larger model is built, which gives them anew.
+    """
+    setting, name = getattr(config, ENTRY), str(adapter.implementation(config))
+    try:
+        rows, fits = spread(setting[parameter.name], parameter, heads), True
+    except ValueError:
+        rows, fits = spread(parameter.example, parameter, heads), False
+    held = [HeadParameter(name, row, setting["learn"]) for row in rows]
+    for each in held if not fits else ():
+        each.initial.fill_(torch.nan)
+    return held
 
 
-def _sparse(chosen: Implementation) -> bool:
-    return any(map(_sparse, chosen.values())) if isinstance(chosen, dict) else chosen in ROW_MAPPINGS
-
-
-def _finds_its_attention(check: Callable[..., str]) -> Callable[..., str]:
-    @wraps(check)
-    def with_ours(model: PreTrainedModel, attn_implementation: str | None, *args: Any, **options: Any) -> str:
-        if attn_implementation is None and isinstance(ours := getattr(model.config, HOLDER, {}).get("mapping"), str):
-            attn_implementation = ours
-        return check(model, attn_implementation, *args, **options)
-
-    return with_ours
-
-
-def _gets_its_rates(post_init: Callable[[PreTrainedModel], None]) -> Callable[[PreTrainedModel], None]:
-    @wraps(post_init)
-    def with_rates(model: PreTrainedModel) -> None:
-        build_rates(model)
-        post_init(model)
-        if hasattr(model.config, HOLDER):
-            # Half precision would round what is read; and who reads a sparse model as a dense one has said so.
-            model._keep_in_fp32_modules_strict = {*(model._keep_in_fp32_modules_strict or ()), HOLDER}
-            ignored = model._keys_to_ignore_on_load_unexpected or ()
-            model._keys_to_ignore_on_load_unexpected = {*ignored, rf"\.{HOLDER}\."}
-
-    return with_rates
-
-
-def _keeps_its_rates(initialize: Callable[..., None]) -> Callable[..., None]:
-    @wraps(initialize)
-    def with_rates(model: PreTrainedModel, module: nn.Module, *args: Any) -> None:
-        if isinstance(module, Rate):
-            initialization.copy_(module.stored, module.start)  # which leaves alone what was read from a file
-        else:
-            initialize(model, module, *args)
-
-    return with_rates
-
-
-def _stays_whole(change: Callable[..., None]) -> Callable[..., None]:
-    @wraps(change)
-    def checked(model: PreTrainedModel, attn_implementation: str | dict[str, Any], *args: Any, **options: Any) -> None:
-        if _sparse(attn_implementation):
-            refuse_dense(model)
-        change(model, attn_implementation, *args, **options)
-
-    return checked
+def _parameter(config: PreTrainedConfig) -> Parameter | None:
+    """The parameter of the mapping that a configuration uses."""
+    row = ROW_MAPPINGS.get(adapter.implementation(config) or "")
+    return row.parameter if row else None

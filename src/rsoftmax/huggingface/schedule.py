@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rsoftmax.huggingface.rate import Rates
-from rsoftmax.huggingface.rates import host_of, rates, rates_of, set_rate
+from rsoftmax.huggingface import adapter
+from rsoftmax.huggingface.head_parameter import HeadValues
+from rsoftmax.huggingface.models import head_parameters, pretrained_model
+from rsoftmax.huggingface.rates import rates, set_rate
 from rsoftmax.schedules import SHAPES
 
 
@@ -30,7 +32,7 @@ class SparsitySchedule(TrainerCallback):
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
 
-    def __init__(self, r: Rates, shape: str = "linear") -> None:
+    def __init__(self, r: HeadValues, shape: str = "linear") -> None:
         if shape not in SHAPES:
             raise ValueError(f"SparsitySchedule: there is no shape {shape!r}; use one of {', '.join(SHAPES)}")
         self.r, self.shape = torch.as_tensor(r, dtype=torch.float64), SHAPES[shape]
@@ -41,11 +43,11 @@ class SparsitySchedule(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Look whether the final rate fits the model, before it trains."""
-        host = host_of(kwargs["model"])
-        if (used := host.config._attn_implementation) != "r_softmax":
+        host = pretrained_model(kwargs["model"])
+        if (used := adapter.implementation(host.config)) != "r_softmax":
             remedy = "call set_attention(model, 'r_softmax', r=0) first"
             raise ValueError(f"SparsitySchedule is for r_softmax, and the model uses {used!r}; {remedy}")
-        if any(rate.stored.requires_grad for rate in rates_of(host).values()):
+        if any(held.stored.requires_grad for held in head_parameters(host).values()):
             raise ValueError("SparsitySchedule: the model learns its rates; use either, set_attention(learn=False)")
         set_rate(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)

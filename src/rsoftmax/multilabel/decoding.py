@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.tensors import exact
 from rsoftmax.mappings import r_softmax, weighted_softmax
+from rsoftmax.tensors import exact
 
 
 def expected_f1_count(u: Tensor, none: Tensor | None = None) -> Tensor:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from rsoftmax import losses
 from rsoftmax.domains import RATE
-from rsoftmax.tensors import exact
 from rsoftmax.losses import Reduction
 from rsoftmax.mappings import MAPPINGS, r_softmax
 from rsoftmax.multilabel.decoding import expected_f1_count, keep_above, keep_count, rate_of_count
 from rsoftmax.multilabel.scores import Output, Scores
+from rsoftmax.tensors import exact
 
 # The losses that teach an order of the labels.
 RANKING = (

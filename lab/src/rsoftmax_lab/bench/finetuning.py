@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.quiet import quiet
+from rsoftmax.huggingface.adapter import quiet
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

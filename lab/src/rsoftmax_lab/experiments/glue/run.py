@@ -23,7 +23,7 @@ from transformers import (
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
-from rsoftmax.huggingface.quiet import quiet
+from rsoftmax.huggingface.adapter import quiet
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
 from rsoftmax_lab.experiments.glue.grid import Run

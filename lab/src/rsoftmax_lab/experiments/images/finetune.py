@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
+from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.picture_classifier import PictureClassifier
-from rsoftmax.huggingface.quiet import quiet
 from rsoftmax.pictures import open_picture
 from rsoftmax_lab.contest.play import METHODS, Answers, answers, scores
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad, sound
