@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rsoftmax_lab.running.sweep import sweep
 
 
@@ -21,6 +19,8 @@ class Square:
 
 
 def square(run: Square) -> dict[str, Any]:
+    import torch  # in the workers alone: the program that starts them need not wait for it
+
     time.sleep(run.seconds)
     if run.fate == "raises":
         raise ArithmeticError("too square: [rows, 4] [/x]")

@@ -12,7 +12,7 @@ from rsoftmax.cli.application import app
 from rsoftmax_lab.bench import attention as bench_attention
 from rsoftmax_lab.bench import heads as bench_heads
 from rsoftmax_lab.bench import mappings as bench
-from rsoftmax_lab.contest.play import METHODS
+from rsoftmax_lab.contest.methods import METHODS
 
 
 def rsoftmax(*words: str) -> str:

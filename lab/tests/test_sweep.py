@@ -19,7 +19,8 @@ from squares import Square, square
 
 from rsoftmax_lab.running import journal
 from rsoftmax_lab.running.interrupts import interruptible
-from rsoftmax_lab.running.sweep import differences, key, sweep
+from rsoftmax_lab.running.runs import differences, key
+from rsoftmax_lab.running.sweep import sweep
 
 
 def quiet() -> Console:
@@ -240,7 +241,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
         ({"address": "tcp://here:1"}, "address='tcp://here:1' needs engine 'ray' or 'dask'"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         sweep([Square(1)], square, tmp_path / "new" / "rows.jsonl", console=quiet(), **options)
     assert not (tmp_path / "new").exists()

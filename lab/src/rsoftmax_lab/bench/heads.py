@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from rsoftmax.multilabel import MultiLabelHead
 from rsoftmax_lab.bench.mappings import extra_bytes, machine, take_turns
-from rsoftmax_lab.contest.play import METHODS, Training
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.training import Training
 
 SHAPES = ((128, 20), (128, 983), (64, 100_000))  # rows in a batch, labels
 QUICK_SHAPES = ((16, 20),)
