@@ -29,7 +29,7 @@ def answers(p: list[list[float]], truth: list[list[int]]) -> Answers:
     return Answers(values, values, np.array(truth, dtype=bool))
 
 
-def test_rules_read_labels_as_they_say() -> None:
+def test_each_rule_finds_its_labels() -> None:
     rows = answers([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
     assert rules.nonzero(rows)(rows).tolist() == [[True, True, True, False], [True, True, False, False]]
     assert rules.at_least(0.3)(rows)(rows).tolist() == [[True, True, False, False], [True, False, False, False]]
@@ -112,7 +112,7 @@ def test_the_grid_is_figure_2() -> None:
     assert {(run.samples, run.features, run.epochs, run.lr) for run in runs} == {(5000, 128, 150, 1e-3)}
 
 
-def test_a_real_set_keeps_its_test_rows_and_lends_a_fifth_to_validation(sets: Path) -> None:
+def test_a_real_set_keeps_its_test_rows_and_a_fifth_of_its_training_rows_is_for_validation(sets: Path) -> None:
     data = load(sets, "toys", 0.2, seed=0)
     assert [len(rows.Y) for rows in data] == [8, 2, 4]
     np.testing.assert_allclose(data.train.X[:, 0].mean(), 0, atol=1e-6)  # a numeric feature, standardised
@@ -123,11 +123,11 @@ def test_a_real_set_keeps_its_test_rows_and_lends_a_fifth_to_validation(sets: Pa
     assert row["rules"]["labels"]["test"].keys() == set(AVERAGES)
 
 
-def test_a_set_that_is_too_small_to_lend_rows_is_refused(sets: Path) -> None:
+def test_a_set_that_is_too_small_for_validation_rows_is_refused(sets: Path) -> None:
     with pytest.raises(ValueError, match=r"toys: a share of 0\.04 of 10 training rows, to select on, is 0 rows"):
         load(sets, "toys", 0.04, seed=0)
 
 
-def test_a_sparse_set_stays_sparse_and_says_the_same_as_a_dense_one(sets: Path) -> None:
+def test_a_sparse_set_gives_the_same_row_as_a_dense_one(sets: Path) -> None:
     rows = [tabular.run(sets, TabularRun(dataset=name, method="bce", epochs=2)) for name in ("thin", "thick")]
     assert rows[0]["rules"] == rows[1]["rules"]

@@ -114,7 +114,7 @@ def damage(kit: Path, number: int) -> str:
 
 
 def interrupted(pictures: Pictures, after: int) -> Pictures:
-    """The same pictures; somebody presses Ctrl-C when so many have been opened."""
+    """The same pictures; Ctrl-C comes when so many have been opened."""
     opened = []
 
     def file(path: File) -> Callable[[], bytes]:
@@ -401,7 +401,7 @@ def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
     assert len({one.tobytes() for one in found}) > 20
 
 
-def test_a_saved_model_says_the_same(tiny: Path, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
     backbone = Backbone.load(str(tiny))
     model = PictureClassifier(backbone.network, CLASSES, METHODS["r_softmax_expected_f1"].head, backbone.size).eval()
     model.save(tmp_path / "model", backbone.processor)
@@ -438,10 +438,14 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     assert "4 of 4 runs are in" in again
     assert "holds something else; name a new folder" in rsoftmax(*words, "--save", str(tiny), code=2)
 
-    shown = rsoftmax("predict", str(saved), str(kit / "VOC2007/JPEGImages"), "--show", str(tmp_path / "shown"))
+    few = tmp_path / "few"
+    few.mkdir()
+    for number in range(3):
+        shutil.copy(kit / f"VOC2007/JPEGImages/{number:06d}.jpg", few)
+    shown = rsoftmax("predict", str(saved), str(few), "--show", str(tmp_path / "shown"))
     assert re.search(r"000000.jpg: (\w+ [\d.]+,? ?)+ 000001.jpg", shown)
     assert "0.000" not in shown
-    assert len(list((tmp_path / "shown").iterdir())) == TRAIN + VAL
+    assert len(list((tmp_path / "shown").iterdir())) == 3
     one = kit / "VOC2007/JPEGImages" / damage(kit, 0)
     assert "000000.jpg: cannot be read" in rsoftmax("predict", str(saved), str(one), code=2)
     assert "left out: 1 of 24" in rsoftmax("predict", str(saved), str(one.parent), "--skip-bad")
@@ -492,7 +496,7 @@ def test_options_that_make_no_sense_are_refused(words: list[str], message: str, 
     assert message in rsoftmax("reproduce", "voc", *usual, *words, code=2)
 
 
-def test_weights_that_are_not_in_the_file_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_file_that_lacks_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny, tmp_path / "part"))
     weights = load_file(folder / "model.safetensors")
     lost = max(weights)

@@ -64,7 +64,7 @@ def glue(options: Options, sweep: Sweep) -> None:
     try:
         from rsoftmax_lab.experiments.glue.run import run
     except ImportError as missing:
-        hint = f"{missing.name} is missing; run: pip install 'rsoftmax[hf]'"
+        hint = f"{missing.name} is missing; run: pip install 'rsoftmax-lab[glue]'"
         raise typer.BadParameter(hint, param_hint="glue") from None
     try:
         runs = _prepare(options, sweep)

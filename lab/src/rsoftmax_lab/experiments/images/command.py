@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,6 +64,20 @@ class Options:
         saved = [self.save_method] if self.save else []
         return list(dict.fromkeys([*self.only, *saved])) if self.only else list(METHODS)
 
+    def settings(self, dataset: str) -> dict[str, Any]:
+        """The settings of the grid on a set."""
+        return {
+            "seeds": self.seeds,
+            "learning_rates": self.lr,
+            "shares": self.share,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size or (32 if self.finetune else 128),
+            "dataset": dataset,
+            "finetune": self.finetune,
+            "augment": self.augment,
+            "pictures": self.pictures,
+        }
+
 
 def voc(options: Options, sweep: Sweep) -> None:
     """Table 1 and Figure 3 on VOC: DATA/VOC2007/JPEGImages and ImageSets/Main."""
@@ -115,18 +129,7 @@ def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[R
         jobs=sweep.jobs,
     )
     runs = (grid.quick_grid if sweep.quick else grid.grid)(
-        options.methods,
-        seeds=options.seeds,
-        learning_rates=options.lr,
-        shares=options.share,
-        epochs=options.epochs,
-        batch_size=options.batch_size or (32 if options.finetune else 128),
-        dataset=dataset,
-        finetune=options.finetune,
-        augment=options.augment,
-        pictures=options.pictures,
-        model=backbone.name,
-        data=data.fingerprint(backbone, way.splits),
+        options.methods, model=backbone.name, data=data.fingerprint(backbone, way.splits), **options.settings(dataset)
     )
     grid.check(way.splits, runs)
     return way, runs
