@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rsoftmax_lab.running.sweep import sweep
 
 
@@ -17,16 +15,18 @@ from rsoftmax_lab.running.sweep import sweep
 class Square:
     number: int = 0
     seconds: float = 0.0
-    fate: str = "lives"
+    outcome: str = "answers"
 
 
 def square(run: Square) -> dict[str, Any]:
+    import torch  # in the workers alone: the program that starts them need not wait for it
+
     time.sleep(run.seconds)
-    if run.fate == "raises":
+    if run.outcome == "raises":
         raise ArithmeticError("too square: [rows, 4] [/x]")
-    if run.fate == "dies":
+    if run.outcome == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    if run.fate == "answers nonsense":
+    if run.outcome == "answers nonsense":
         return {"square": float("nan")}
     return {
         "square": run.number**2,

@@ -25,7 +25,7 @@ from rsoftmax_lab.bench.rows import Row, append, read
 from rsoftmax_lab.bench.run import measure, run
 from rsoftmax_lab.bench.tables import group_table, verdict
 from rsoftmax_lab.bench.timing import spread, take_turns
-from rsoftmax_lab.contest.play import METHODS
+from rsoftmax_lab.contest.methods import METHODS
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -10,11 +10,16 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
 from rsoftmax.multilabel import LOSSES
-from rsoftmax_lab.contest import play as contest
-from rsoftmax_lab.contest.play import METHODS, Answers
-from rsoftmax_lab.experiments.synthetic import run as synthetic
-from rsoftmax_lab.experiments.synthetic.run import Run
+from rsoftmax_lab.contest import rules
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.rules import Answers
+from rsoftmax_lab.contest.scores import AVERAGES, best_threshold, micro_f1, scores
+from rsoftmax_lab.experiments.synthetic import grid, run
+from rsoftmax_lab.experiments.synthetic.data import draw
+from rsoftmax_lab.experiments.synthetic.grid import Run
 from rsoftmax_lab.experiments.tabular import run as tabular
+from rsoftmax_lab.experiments.tabular.data import load
+from rsoftmax_lab.experiments.tabular.grid import Run as TabularRun
 
 SMALL = Run(classes=6, labels=2, length=100, samples=200, test_samples=50, features=20, epochs=3)
 
@@ -24,13 +29,13 @@ def answers(p: list[list[float]], truth: list[list[int]]) -> Answers:
     return Answers(values, values, np.array(truth, dtype=bool))
 
 
-def test_rules_read_labels_as_they_say() -> None:
+def test_each_rule_finds_its_labels() -> None:
     rows = answers([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
-    assert contest.nonzero(rows)(rows).tolist() == [[True, True, True, False], [True, True, False, False]]
-    assert contest.at_least(0.3)(rows)(rows).tolist() == [[True, True, False, False], [True, False, False, False]]
-    assert contest.true_count(rows)(rows).tolist() == [[True, True, False, False], [False] * 4]
+    assert rules.nonzero(rows)(rows).tolist() == [[True, True, True, False], [True, True, False, False]]
+    assert rules.at_least(0.3)(rows)(rows).tolist() == [[True, True, False, False], [True, False, False, False]]
+    assert rules.true_count(rows)(rows).tolist() == [[True, True, False, False], [False] * 4]
     other = answers([[0.31, 0.29, 0.4, 0.0]], [[0, 0, 0, 0]])
-    assert contest.tuned("p")(rows)(other).tolist() == [[True, False, True, False]]
+    assert rules.tuned("p")(rows)(other).tolist() == [[True, False, True, False]]
 
 
 def test_the_best_threshold_is_the_best_of_all() -> None:
@@ -38,56 +43,54 @@ def test_the_best_threshold_is_the_best_of_all() -> None:
     for _ in range(20):
         values = random.integers(0, 8, (6, 4)) / 8
         truth = random.random((6, 4)) < values * random.random()
-        best = contest.micro_f1(truth, values >= contest.best_threshold(values, truth))
-        everything = [contest.micro_f1(truth, values >= v) for v in np.unique(values)]
+        best = micro_f1(truth, values >= best_threshold(values, truth))
+        everything = [micro_f1(truth, values >= v) for v in np.unique(values)]
         assert best == max(everything) if truth.any() else True
 
 
 def test_micro_f1_is_scikit_learns() -> None:
     random = np.random.default_rng(0)
     truth, found = random.random((30, 5)) < 0.3, random.random((30, 5)) < 0.4
-    assert contest.micro_f1(truth, found) == pytest.approx(f1_score(truth, found, average="micro"), rel=1e-12)
+    assert micro_f1(truth, found) == pytest.approx(f1_score(truth, found, average="micro"), rel=1e-12)
     nothing = np.zeros_like(truth)
-    assert contest.micro_f1(nothing, nothing) == 1
-    assert contest.scores(nothing, nothing) == {"micro": 100, "macro": 100, "samples": 100}
-    assert contest.scores(truth, nothing)["micro"] == 0
+    assert micro_f1(nothing, nothing) == 1
+    assert scores(nothing, nothing) == {"micro": 100, "macro": 100, "samples": 100}
+    assert scores(truth, nothing)["micro"] == 0
 
 
 def test_the_test_rows_leave_the_papers_rows_as_they_are() -> None:
     x, y = make_multilabel_classification(200, 20, n_classes=6, n_labels=2, length=100, random_state=0)
-    data = synthetic.draw(SMALL)
+    data = draw(SMALL)
     assert [len(rows.Y) for rows in data] == [160, 40, 50]
     np.testing.assert_array_equal(np.concatenate([data.train.Y, data.validation.Y]), y)
     mine = np.concatenate([data.train.X, data.validation.X])
     np.testing.assert_allclose(mine, (x - x[:160].mean(0)) / x[:160].std(0), rtol=1e-5, atol=1e-5)
-    assert synthetic.draw(replace(SMALL, method="bce", epochs=7)) is data
-    assert synthetic.draw(replace(SMALL, seed=1)) is not data
+    assert draw(replace(SMALL, method="bce", epochs=7)) is data
+    assert draw(replace(SMALL, seed=1)) is not data
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_and_fills_its_row(method: str) -> None:
-    run = replace(SMALL, method=method, epochs=12, lr=1e-2)
-    row = synthetic.run(run)
+    small = replace(SMALL, method=method, epochs=12, lr=1e-2)
+    row = run.run(small)
     assert row["rules"].keys() == METHODS[method].rules.keys()
     for rule in row["rules"].values():
         assert 1 <= rule["epoch"] <= 12
         assert all(
-            0 <= rule[split][average] <= 100
-            for split in ("validation", "test", "test_last")
-            for average in contest.AVERAGES
+            0 <= rule[split][average] <= 100 for split in ("validation", "test", "test_last") for average in AVERAGES
         )
-    data = synthetic.draw(run)
+    data = draw(small)
     everything = 100 * f1_score(data.test.Y, np.ones_like(data.test.Y), average="micro")
     assert row["rules"]["true_count"]["test"]["micro"] > everything + 5
 
 
 def test_the_same_run_gives_the_same_row() -> None:
-    runs = [synthetic.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
+    runs = [run.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
-    rows = [synthetic.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
+    rows = [run.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
     for rule in METHODS["bce"].rules:
         best = [row[rule]["validation"]["micro"] for row in rows]
         assert best == sorted(best)
@@ -101,7 +104,7 @@ def test_the_contest_takes_the_losses_that_users_get(method: str) -> None:
 
 
 def test_the_grid_is_figure_2() -> None:
-    runs = synthetic.grid(seeds=2)
+    runs = grid.grid(seeds=2)
     assert len(runs) == len(set(runs)) == 2 * 27 * len(METHODS)
     assert Counter((run.classes, run.length) for run in runs)[30, 2000] == 2 * 5 * len(METHODS)
     assert {run.labels for run in runs if run.classes == 20} == {2, 6, 10, 14, 18}
@@ -109,22 +112,22 @@ def test_the_grid_is_figure_2() -> None:
     assert {(run.samples, run.features, run.epochs, run.lr) for run in runs} == {(5000, 128, 150, 1e-3)}
 
 
-def test_a_real_set_keeps_its_test_rows_and_lends_a_fifth_to_validation(sets: Path) -> None:
-    data = tabular.load(sets, "toys", 0.2, seed=0)
+def test_a_real_set_keeps_its_test_rows_and_a_fifth_of_its_training_rows_is_for_validation(sets: Path) -> None:
+    data = load(sets, "toys", 0.2, seed=0)
     assert [len(rows.Y) for rows in data] == [8, 2, 4]
     np.testing.assert_allclose(data.train.X[:, 0].mean(), 0, atol=1e-6)  # a numeric feature, standardised
     assert set(data.train.X[:, 1]) <= {0, 1}
-    other = tabular.load(sets, "toys", 0.2, seed=1)
+    other = load(sets, "toys", 0.2, seed=1)
     assert (other.validation.Y != data.validation.Y).any() or (other.validation.X != data.validation.X).any()
-    row = tabular.run(sets, tabular.Run(dataset="toys", method="r_softmax_expected_f1", epochs=2))
-    assert row["rules"]["labels"]["test"].keys() == set(contest.AVERAGES)
+    row = tabular.run(sets, TabularRun(dataset="toys", method="r_softmax_expected_f1", epochs=2))
+    assert row["rules"]["labels"]["test"].keys() == set(AVERAGES)
 
 
-def test_a_set_that_is_too_small_to_lend_rows_is_refused(sets: Path) -> None:
+def test_a_set_that_is_too_small_for_validation_rows_is_refused(sets: Path) -> None:
     with pytest.raises(ValueError, match=r"toys: a share of 0\.04 of 10 training rows, to select on, is 0 rows"):
-        tabular.load(sets, "toys", 0.04, seed=0)
+        load(sets, "toys", 0.04, seed=0)
 
 
-def test_a_sparse_set_stays_sparse_and_says_the_same_as_a_dense_one(sets: Path) -> None:
-    rows = [tabular.run(sets, tabular.Run(dataset=name, method="bce", epochs=2)) for name in ("thin", "thick")]
+def test_a_sparse_set_gives_the_same_row_as_a_dense_one(sets: Path) -> None:
+    rows = [tabular.run(sets, TabularRun(dataset=name, method="bce", epochs=2)) for name in ("thin", "thick")]
     assert rows[0]["rules"] == rows[1]["rules"]

@@ -15,14 +15,16 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner, Result
 
 from rsoftmax.cli.application import app
-from rsoftmax_lab import report
+from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue import grid as glue
 from rsoftmax_lab.experiments.glue import run as finetune
 from rsoftmax_lab.experiments.glue.grid import Run
-from rsoftmax_lab.experiments.glue.section import PAPER, chosen, read
-from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.sweep import differences
+from rsoftmax_lab.experiments.glue.results import by_task, chosen
+from rsoftmax_lab.experiments.glue.section import PAPER
+from rsoftmax_lab.report.write import write
+from rsoftmax_lab.running import journal, rows
+from rsoftmax_lab.running.runs import differences
 
 WORDS = [f"word{number}" for number in range(40)]
 HEADERS = {
@@ -160,7 +162,9 @@ def test_bad_lines_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
 
 def test_without_datasets_a_name_on_the_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ModuleNotFoundError, match=r"'nyu-mll/glue' is no folder; .* pip install 'rsoftmax-lab\[hub\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"'nyu-mll/glue' is not a folder.* pip install 'rsoftmax-lab\[hub\]'"
+    ):
         glue_data.read("nyu-mll/glue", "RTE")
 
 
@@ -271,10 +275,10 @@ def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
         (["--task", "RTE", "--epochs", "0"], "epochs must be above 0, got 0.0"),
         (["--task", "RTE", "--lr", "-1"], "lr must be above 0, got -1.0"),
         (["--model", "no/such/model", "--task", "RTE"], "the model 'no/such/model'"),
-        (["--data", "no/such/folder", "--task", "RTE"], "'no/such/folder' is no folder"),
+        (["--data", "no/such/folder", "--task", "RTE"], "'no/such/folder' is not a folder"),
     ],
 )
-def test_a_wrong_word_is_refused_before_anything_is_written(
+def test_a_wrong_option_is_refused_before_anything_is_written(
     options: list[str], message: str, encoder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -301,7 +305,7 @@ def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
         trial("MRPC", "sparsemax", None, 1e-5, 0, 0.50, 0.60),
     ]
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
-    written = report.write(tmp_path, tmp_path / "report", pytest.fail)
+    written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()
     for cells in (
         f"| r-softmax, paper, BERT | **{PAPER['r_softmax']['MRPC']}** |",
@@ -327,7 +331,8 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     other["run"]["epochs"] = 1
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, later, json.dumps(other), ""]))
     notices: list[str] = []
-    (best,) = chosen(read(tmp_path / "glue.jsonl", notices.append)["RTE"], "softmax", "dev")
+    found = by_task(rows.read(tmp_path / "glue.jsonl", Run, notices.append), notices.append)
+    (best,) = chosen(found["RTE"], "softmax", "dev")
     assert (best.run.lr, best.run.epochs) == (1e-5, 3)
     assert len(notices) == 2
     assert "1 rows are no runs that this version knows" in notices[0]

@@ -23,17 +23,20 @@ from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.picture_classifier import PictureClassifier, predict
 from rsoftmax.pictures import BadPictureError, File, open_picture
-from rsoftmax_lab import report
-from rsoftmax_lab.contest import play as contest
-from rsoftmax_lab.contest.play import METHODS
-from rsoftmax_lab.experiments.images import coco, features, hub, table1, voc
-from rsoftmax_lab.experiments.images import section as section
+from rsoftmax_lab.contest import rules
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.scores import AVERAGES, scores
+from rsoftmax_lab.experiments import EXPERIMENTS
+from rsoftmax_lab.experiments.images import coco, features, hub, section, voc
+from rsoftmax_lab.experiments.images.data import subset
 from rsoftmax_lab.experiments.images.finetune import Whole, augmented
 from rsoftmax_lab.experiments.images.frozen import Frozen
+from rsoftmax_lab.experiments.images.grid import Run, grid, quick_grid
 from rsoftmax_lab.experiments.images.pictures import Pictures
-from rsoftmax_lab.experiments.images.table1 import Run
+from rsoftmax_lab.experiments.images.results import Table1, table1
+from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.sweep import differences
+from rsoftmax_lab.running.runs import differences
 
 CLASSES = ["bird", "cat", "train"]
 LABELS = [[1, 0, 0], [0, 1, 0], [-1, 1, 1], [1, 0, 1], [1, -1, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]]  # -1: difficult
@@ -111,7 +114,7 @@ def damage(kit: Path, number: int) -> str:
 
 
 def interrupted(pictures: Pictures, after: int) -> Pictures:
-    """The same pictures; somebody presses Ctrl-C when so many have been opened."""
+    """The same pictures; Ctrl-C comes when so many have been opened."""
     opened = []
 
     def file(path: File) -> Callable[[], bytes]:
@@ -302,10 +305,10 @@ def test_ignored_labels_count_nowhere() -> None:
     truth = np.array([[True, False, False], [False, True, False]])
     ignored = np.array([[False, True, False], [False, False, True]])
     p = np.array([[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]], dtype=np.float32)
-    judged = contest.answers(p, p, truth, ignored)
-    for rule in (contest.at_least(0.3), contest.tuned("z"), contest.tuned("p"), contest.true_count):
-        assert contest.scores(judged.Y, rule(judged)(judged))["micro"] == 100
-    assert contest.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
+    judged = rules.answers(p, p, truth, ignored)
+    for rule in (rules.at_least(0.3), rules.tuned("z"), rules.tuned("p"), rules.true_count):
+        assert scores(judged.Y, rule(judged)(judged))["micro"] == 100
+    assert rules.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
 
 
 @pytest.fixture
@@ -334,18 +337,27 @@ def test_the_same_seed_gives_the_same_row(frozen: Frozen) -> None:
 
 
 def test_the_grid_is_table_1() -> None:
-    runs = table1.grid(dataset="coco", model="m", data="d")
+    runs = grid(dataset="coco", model="m", data="d")
     assert len(runs) == len(set(runs)) == 3 * 2 * 3 * len(METHODS)
     assert {run.lr for run in runs} == {1e-3, 1e-4, 1e-5}
     assert {(run.epochs, run.hidden, run.dataset) for run in runs} == {(100, 0, "coco")}
 
 
+def test_the_quick_grid_has_one_seed_and_few_epochs_and_the_learning_rates_that_are_asked_for() -> None:
+    runs = quick_grid(["bce"], seeds=3, epochs=100, dataset="voc")
+    assert [(run.seed, run.lr, run.epochs, run.selection_share) for run in runs] == [
+        (0, 1e-3, 10, 0.2),
+        (0, 1e-3, 10, 0),
+    ]
+    assert {run.lr for run in quick_grid(learning_rates=[1e-2, 1e-4])} == {1e-2, 1e-4}
+
+
 def test_some_pictures_are_always_the_same(kit: Path) -> None:
     splits = voc.read(kit)
-    few = table1.some(splits, 5)
-    assert few.train.names == table1.some(splits, 5).train.names
+    few = subset(splits, 5)
+    assert few.train.names == subset(splits, 5).train.names
     assert set(few.train.names) < set(splits.train.names)
-    assert table1.some(splits, 0) is splits
+    assert subset(splits, 0) is splits
 
 
 FINE = Run(method="r_softmax_count", epochs=3, batch_size=4, finetune=True, augment=True)
@@ -389,7 +401,7 @@ def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
     assert len({one.tobytes() for one in found}) > 20
 
 
-def test_a_saved_model_says_the_same(tiny: Path, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
     backbone = Backbone.load(str(tiny))
     model = PictureClassifier(backbone.network, CLASSES, METHODS["r_softmax_expected_f1"].head, backbone.size).eval()
     model.save(tmp_path / "model", backbone.processor)
@@ -426,10 +438,14 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     assert "4 of 4 runs are in" in again
     assert "holds something else; name a new folder" in rsoftmax(*words, "--save", str(tiny), code=2)
 
-    shown = rsoftmax("predict", str(saved), str(kit / "VOC2007/JPEGImages"), "--show", str(tmp_path / "shown"))
+    few = tmp_path / "few"
+    few.mkdir()
+    for number in range(3):
+        shutil.copy(kit / f"VOC2007/JPEGImages/{number:06d}.jpg", few)
+    shown = rsoftmax("predict", str(saved), str(few), "--show", str(tmp_path / "shown"))
     assert re.search(r"000000.jpg: (\w+ [\d.]+,? ?)+ 000001.jpg", shown)
     assert "0.000" not in shown
-    assert len(list((tmp_path / "shown").iterdir())) == TRAIN + VAL
+    assert len(list((tmp_path / "shown").iterdir())) == 3
     one = kit / "VOC2007/JPEGImages" / damage(kit, 0)
     assert "000000.jpg: cannot be read" in rsoftmax("predict", str(saved), str(one), code=2)
     assert "left out: 1 of 24" in rsoftmax("predict", str(saved), str(one.parent), "--skip-bad")
@@ -474,13 +490,13 @@ def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tm
         (["--pictures", "2"], "2 training pictures are too few with a share of 0.2 held out"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(words: list[str], message: str, kit: Path, tiny: Path) -> None:
+def test_options_that_make_no_sense_are_refused(words: list[str], message: str, kit: Path, tiny: Path) -> None:
     usual = ["--data", str(kit), "--model", str(tiny)]  # of an option that is given twice, the last counts
     usual += ["--cache", str(kit / "cache"), "--jobs", "1"]
     assert message in rsoftmax("reproduce", "voc", *usual, *words, code=2)
 
 
-def test_weights_that_are_not_in_the_file_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_file_that_lacks_weights_is_refused(tiny: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny, tmp_path / "part"))
     weights = load_file(folder / "model.safetensors")
     lost = max(weights)
@@ -533,24 +549,29 @@ F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparse
 def made_up(run: Run) -> dict[str, Any]:
     """Better at 1e-4; the same on every split."""
 
-    def scores(rule: str) -> dict[str, float]:
+    def made_up_scores(rule: str) -> dict[str, float]:
         loss = 10 * float(rule[3:]) if rule.startswith("p0=") else 0
-        return dict.fromkeys(contest.AVERAGES, F1[run.method] + run.seed + (run.lr == 1e-4) - loss)
+        return dict.fromkeys(AVERAGES, F1[run.method] + run.seed + (run.lr == 1e-4) - loss)
 
     rules = {
-        rule: {"epoch": 7, "curve": [40.0, 50.0]} | dict.fromkeys(("validation", "test", "test_last"), scores(rule))
+        rule: {"epoch": 7, "curve": [40.0, 50.0]}
+        | dict.fromkeys(("validation", "test", "test_last"), made_up_scores(rule))
         for rule in METHODS[run.method].rules
     }
     return {"run": differences(run), "seconds": 1.0, "epoch_seconds": 0.1, "rules": rules}
 
 
+def table_of(folder: Path, notice: Callable[[str], None]) -> Table1:
+    return table1(EXPERIMENTS["images"].read(folder, notice), notice)
+
+
 def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> None:
-    for dataset in table1.DATASETS:
-        for run in table1.grid(seeds=2, dataset=dataset, model="m", data="d"):
+    for dataset in ("voc", "coco"):
+        for run in grid(seeds=2, dataset=dataset, model="m", data="d"):
             journal.append(tmp_path / f"{dataset}.jsonl", made_up(run))
     fine = Run(finetune=True, epochs=2, pictures=300, dataset="voc", model="m")
     journal.append(tmp_path / "voc.jsonl", made_up(fine))
-    written = report.write(tmp_path, tmp_path / "out", pytest.fail)
+    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
     text = (tmp_path / "out/report.md").read_text()
     assert "| softmax, p0 = 0.1 | 78.87 | 70.50 ± 0.71 | 70.50 ± 0.71 | 72.29 | 70.50 ± 0.71 | 70.50 ± 0.71 |" in text
     assert "| r-softmax, count | 77.90 | 70.50 ± 0.71 |" in text
@@ -559,26 +580,23 @@ def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> Non
     assert [path.name for path in written.files] == ["figure3.png", "report.md", "report.html"]
     html = (tmp_path / "out/report.html").read_text()
     assert html.count("<table>") == text.count("\n| --- ")
-    found = table1.read(tmp_path, pytest.fail)
-    assert found is not None
-    claims = section.claims(found)
+    claims = section.claims(table_of(tmp_path, pytest.fail))
     assert [claim.holds for claim in claims] == [True, True, False, False, True, True, True]
     assert claims[2].numbers == ["-0.50 ± 0.00"] * 2  # enough on VOC, too little on COCO
 
 
 def test_other_shares_and_rows_of_other_versions_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "voc.jsonl"
-    runs = table1.grid(["bce"], seeds=1, model="m", data="d")
+    runs = grid(["bce"], seeds=1, model="m", data="d")
     for run in (*runs, replace(runs[0], selection_share=0.4)):
         journal.append(path, made_up(run))
     journal.append(path, {**made_up(runs[0]), "run": {"flavour": "sweet"}})
     notices: list[str] = []
-    found = table1.read(tmp_path, notices.append)
-    assert found is not None
+    found = table_of(tmp_path, notices.append)
     assert found.shares == {"voc": 0.2}
     assert len(notices) == 2
     assert "1 rows are no runs that this version knows" in notices[0]
     assert "mixes runs that hold out different shares; shown are those with 0.2" in notices[1]
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*reversed(lines), ""]))
-    assert table1.read(tmp_path, notices.append) == found
+    assert table_of(tmp_path, notices.append) == found

@@ -31,7 +31,7 @@ def test_labels_are_matched_by_name_and_nominal_features_get_a_column_for_each_v
     assert len(test.Y) == 4
 
 
-def test_sparse_rows_say_the_same_as_dense_ones(sets: Path) -> None:
+def test_sparse_rows_are_read_as_dense_ones_are(sets: Path) -> None:
     (thin, _), (thick, _) = mulan.read(sets / "thin"), mulan.read(sets / "thick")
     assert sp.issparse(thin.X)
     np.testing.assert_array_equal(thin.X.toarray(), thick.X)
@@ -66,7 +66,7 @@ def test_a_broken_file_is_named_with_the_line(file: str, old: str, new: str, mes
         mulan.read(path.parent)
 
 
-def test_files_written_on_windows_say_the_same(sets: Path) -> None:
+def test_files_written_on_windows_are_read_alike(sets: Path) -> None:
     expected = mulan.read(sets / "toys")
     for path in (sets / "toys").iterdir():
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))

@@ -1,7 +1,7 @@
 """The report, on results that are made up, and the commands that make and show real ones."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
-from rsoftmax_lab import report
-from rsoftmax_lab.contest import results
-from rsoftmax_lab.contest.play import METHODS
-from rsoftmax_lab.contest.results import Contest, Contestant, Mean
-from rsoftmax_lab.experiments.synthetic import run as synthetic
-from rsoftmax_lab.experiments.synthetic.run import Draw
+from rsoftmax_lab.contest.contestants import Contestant
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.experiments import EXPERIMENTS
+from rsoftmax_lab.experiments.synthetic import grid as synthetic
+from rsoftmax_lab.experiments.synthetic.grid import Draw
 from rsoftmax_lab.experiments.synthetic.section import claims
-from rsoftmax_lab.experiments.tabular import run as tabular
-from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.sweep import differences
+from rsoftmax_lab.experiments.tabular import grid as tabular
+from rsoftmax_lab.report.mean import Mean
+from rsoftmax_lab.report.write import Report, write
+from rsoftmax_lab.running import journal, rows
+from rsoftmax_lab.running.runs import differences
 
 F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparsehourglass": 62.0,
       "r_softmax_count": 72.0, "t_softmax_threshold": 79.0, "r_softmax_expected_f1": 81.0, "bce": 80.0,
@@ -50,10 +52,12 @@ def fill(folder: Path, name: str, runs: Sequence[Any]) -> Path:
     return folder
 
 
-def contest_of(folder: Path) -> Contest:
-    contest = results.read(folder / "synthetic.jsonl", synthetic.Run, pytest.fail)
-    assert contest is not None
-    return contest
+def contest_of(folder: Path, notice: Callable[[str], None] = pytest.fail) -> Contest:
+    return Contest.of(rows.read(folder / "synthetic.jsonl", synthetic.Run, notice).alike(notice))
+
+
+def report_of(folder: Path, out: Path) -> Report:
+    return write(EXPERIMENTS, folder, out, pytest.fail)
 
 
 def rsoftmax(*words: str, code: int = 0) -> str:
@@ -85,7 +89,7 @@ def test_a_seed_that_lacks_a_point_does_not_count(tmp_path: Path) -> None:
 def test_the_report_has_every_table_and_figure(tmp_path: Path) -> None:
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=2))
     fill(tmp_path, "tabular.jsonl", tabular.grid(["toys", "yeast"], seeds=2))
-    written = report.write(tmp_path, tmp_path / "out" / "deep", pytest.fail)
+    written = report_of(tmp_path, tmp_path / "out" / "deep")
     assert [path.name for path in written.files] == [
         "figure2-validation.png", "figure2-test.png", "report.md", "report.html"
     ]  # fmt: skip
@@ -118,12 +122,12 @@ def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> None:
     fill(tmp_path, "tabular.jsonl", tabular.quick_grid(["toys"]))
-    text = report.write(tmp_path, tmp_path, pytest.fail).files[0].read_text()
+    text = report_of(tmp_path, tmp_path).files[0].read_text()
     assert "## Real sets" in text
     assert "Figure 2" not in text
     assert "**Not the full experiment**: epochs = 10." in text
     journal.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))
-    text = report.write(tmp_path, tmp_path, pytest.fail).files[2].read_text()
+    text = report_of(tmp_path, tmp_path).files[2].read_text()
     assert "| ? |" in text
     assert contest_of(tmp_path).points() == [Draw(10, 5, 2000)]
 
@@ -133,8 +137,7 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     journal.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
     notices: list[str] = []
-    contest = results.read(tmp_path / "synthetic.jsonl", synthetic.Run, notices.append)
-    assert contest is not None
+    contest = contest_of(tmp_path, notices.append)
     assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
     assert "mixes runs of different settings" in notices[0]
 
@@ -154,8 +157,7 @@ def test_rows_that_are_not_of_this_contest_are_left_out_with_a_notice(row: dict[
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     journal.append(tmp_path / "synthetic.jsonl", row)
     notices: list[str] = []
-    contest = results.read(tmp_path / "synthetic.jsonl", synthetic.Run, notices.append)
-    assert contest is not None
+    contest = contest_of(tmp_path, notices.append)
     assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
     assert "1 rows are no runs that this version knows" in notices[0]
 
@@ -180,7 +182,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     fill(tmp_path, "tabular.jsonl", tabular.grid(["odd[/bold]"], seeds=1))
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(report.write(tmp_path, tmp_path, pytest.fail).sections["tabular"].summary)
+        console.print(report_of(tmp_path, tmp_path).sections["tabular"].summary)
     assert "odd[/bold]" in shown.get()
 
 
@@ -226,7 +228,7 @@ def test_reproduce_tabular_reads_a_folder_and_survives_a_broken_set(sets: Path, 
         (["synthetic", "--seeds", "0"], "--seeds"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(
+def test_options_that_make_no_sense_are_refused(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

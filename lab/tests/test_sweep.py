@@ -19,7 +19,8 @@ from squares import Square, square
 
 from rsoftmax_lab.running import journal
 from rsoftmax_lab.running.interrupts import interruptible
-from rsoftmax_lab.running.sweep import differences, key, sweep
+from rsoftmax_lab.running.runs import differences, key
+from rsoftmax_lab.running.sweep import sweep
 
 
 def quiet() -> Console:
@@ -61,19 +62,19 @@ def test_rows_come_back_in_the_order_of_the_grid_and_are_not_done_twice(tmp_path
     assert len(rows_of(path)) == 3
 
 
-@pytest.mark.parametrize("fate", ["raises", "answers nonsense"])
-def test_a_failing_run_is_recorded_and_tried_again(fate: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("outcome", ["raises", "answers nonsense"])
+def test_a_failing_run_is_recorded_and_tried_again(outcome: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    grid = [Square(1), Square(2, fate=fate), Square(3)]
+    grid = [Square(1), Square(2, outcome=outcome), Square(3)]
     console = Console(width=200, force_terminal=False)
     with console.capture() as shown:
         rows = sweep(grid, square, path, jobs=1, console=console)
     assert [row["square"] for row in rows] == [1, 9]
     assert "1 of 3 runs failed; the same command tries them again" in shown.get()
-    assert ("too square: [rows, 4] [/x]" in shown.get()) == (fate == "raises")
+    assert ("too square: [rows, 4] [/x]" in shown.get()) == (outcome == "raises")
     (failed,) = [row for row in rows_of(path) if "error" in row]
-    assert failed["run"] == {"number": 2, "fate": fate}
-    assert failed["error"].startswith("ArithmeticError: too square" if fate == "raises" else "ValueError")
+    assert failed["run"] == {"number": 2, "outcome": outcome}
+    assert failed["error"].startswith("ArithmeticError: too square" if outcome == "raises" else "ValueError")
     assert "Traceback" in failed["traceback"]
     mended = sweep(grid, lambda run: {"square": run.number**2}, path, jobs=1, console=quiet())
     assert [row["square"] for row in mended] == [1, 4, 9]
@@ -82,11 +83,11 @@ def test_a_failing_run_is_recorded_and_tried_again(fate: str, tmp_path: Path) ->
 
 def test_a_worker_that_dies_costs_its_own_run_only_and_every_worker_has_one_thread(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    grid = [Square(1), Square(2), Square(3, fate="dies"), Square(4), Square(5)]
+    grid = [Square(1), Square(2), Square(3, outcome="dies"), Square(4), Square(5)]
     rows = sweep(grid, square, path, jobs=2, console=quiet())
     assert [row["square"] for row in rows] == [1, 4, 16, 25]
     (failed,) = [row for row in rows_of(path) if "error" in row]
-    assert failed["run"] == {"number": 3, "fate": "dies"}
+    assert failed["run"] == {"number": 3, "outcome": "dies"}
     assert failed["error"] == "its worker died (TerminatedWorkerError)"
     assert {(row["threads"], row["omp"]) for row in rows} == {(1, "1")}
     assert os.getpid() not in {row["process"] for row in rows}
@@ -125,7 +126,7 @@ def test_control_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert not re.search("Traceback|still being processed", shown)
 
 
-def test_control_c_in_a_destructor_is_heard() -> None:
+def test_control_c_in_a_destructor_interrupts_a_wait() -> None:
     class Last:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)  # Python prints and drops what this raises
@@ -161,7 +162,7 @@ def test_several_writers_do_not_mix_their_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"run": {"a', '{"[/a]', '{"run": {}, "text": "ą'[:-1] + "\udcc4", "7", "{}x"])
-def test_a_torn_line_spoils_nothing_but_itself(torn: str, tmp_path: Path) -> None:
+def test_a_torn_line_is_skipped_and_the_others_are_read(torn: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     journal.append(path, {"run": {"number": 1}})
     with path.open("ab") as file:
@@ -240,7 +241,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
         ({"address": "tcp://here:1"}, "address='tcp://here:1' needs engine 'ray' or 'dask'"),
     ],
 )
-def test_words_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         sweep([Square(1)], square, tmp_path / "new" / "rows.jsonl", console=quiet(), **options)
     assert not (tmp_path / "new").exists()

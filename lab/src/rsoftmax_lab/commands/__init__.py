@@ -1,14 +1,13 @@
-"""The commands that the laboratory adds to ``rsoftmax``: ``bench | reproduce | report``, a file for each group."""
+"""The commands that the laboratory adds to ``rsoftmax``: ``bench | reproduce | report``, a file for each."""
 
 import typer
-
-from rsoftmax_lab.commands import bench, glue, images, report, reproduce
 
 
 def register(app: typer.Typer) -> None:
     """Add them."""
+    from rsoftmax_lab.commands import bench, report, reproduce
+    from rsoftmax_lab.experiments import EXPERIMENTS
+
     app.add_typer(bench.app, name="bench")
-    for experiment in (glue, images):
-        reproduce.app.add_typer(experiment.app)
-    app.add_typer(reproduce.app, name="reproduce")
+    app.add_typer(reproduce.commands(EXPERIMENTS), name="reproduce")
     app.command("report")(report.report)

@@ -1,55 +1,34 @@
-"""``rsoftmax reproduce synthetic`` and ``rsoftmax reproduce tabular``; glue, voc and coco have files of their own."""
+"""``rsoftmax reproduce NAME``: a command for each one in the table of experiments."""
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
 
 import typer
 
-from rsoftmax_lab.commands.sweeps import Address, Engine, Jobs, Out, Quick, Seeds, do_runs, results_folder, show_report
-
-app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
-
-
-@app.command()
-def synthetic(
-    quick: Quick = False,
-    seeds: Seeds = 3,
-    out: Out = None,
-    jobs: Jobs = None,
-    engine: Engine = "local",
-    address: Address = None,
-) -> None:
-    """Figure 2: synthetic documents, the number of labels and the length varied."""
-    from rsoftmax_lab.experiments.synthetic import run as experiment
-
-    out = out or results_folder(quick)
-    runs = experiment.quick_grid() if quick else experiment.grid(seeds)
-    do_runs(runs, experiment.run, out / "synthetic.jsonl", jobs, engine, address)
-    show_report(out, "synthetic")
+from rsoftmax_lab.commands.option_groups import flattened
+from rsoftmax_lab.commands.report import write_report
+from rsoftmax_lab.experiments.experiment import Experiment
+from rsoftmax_lab.running import ranks
+from rsoftmax_lab.running.options import Sweep
 
 
-@app.command()
-def tabular(
-    data: Annotated[Path, typer.Option(help="A folder with a folder for each set, in Mulan's ARFF format.")],
-    only: Annotated[list[str] | None, typer.Option(help="A set to run; may be given again. All if not given.")] = None,
-    quick: Quick = False,
-    seeds: Seeds = 3,
-    out: Out = None,
-    jobs: Jobs = None,
-    engine: Engine = "local",
-    address: Address = None,
-) -> None:
-    """The same contest on real sets."""
-    from functools import partial
+def commands(experiments: Mapping[str, Experiment]) -> typer.Typer:
+    """The commands of the experiments; each does its runs and ends with a table and a picture."""
+    app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
+    for name, experiment in experiments.items():
+        for command in experiment.commands:
+            app.command(command)(flattened(_with_report(experiment.command(command), experiments, name)))
+    return app
 
-    from rsoftmax_lab.experiments.tabular import mulan
-    from rsoftmax_lab.experiments.tabular import run as experiment
 
-    out = out or results_folder(quick)
-    try:
-        names = mulan.names(data, only)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--data") from None
-    runs = experiment.quick_grid(names) if quick else experiment.grid(names, seeds)
-    do_runs(runs, partial(experiment.run, data.resolve()), out / "tabular.jsonl", jobs, engine, address)
-    show_report(out, "tabular")
+def _with_report(
+    function: Callable[..., None], experiments: Mapping[str, Experiment], name: str
+) -> Callable[..., None]:
+    @wraps(function)
+    def command(sweep: Sweep, **options: Any) -> None:
+        function(sweep=sweep, **options)
+        if ranks.first():
+            write_report(experiments, sweep.folder, sweep.folder / "report", summary=name, hint="--out")
+
+    return command

@@ -1,65 +1,15 @@
-"""What the rows of the contest say: scores of every contestant, at any set of points, averaged over seeds."""
+"""What the rows of a contest say: scores of every contestant, at any set of points, averaged over seeds."""
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from rsoftmax_lab.contest.play import METHODS, P0, Point, Training
-from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.sweep import finished, key
-
-SPLITS = ("validation", "test", "test_last")
-
-
-class Contestant(NamedTuple):
-    """A method, and the rule by which its labels are read off."""
-
-    method: str
-    rule: str = "labels"
-
-    @property
-    def title(self) -> str:
-        """Its name in tables and figures."""
-        title = METHODS[self.method].title
-        match self.rule:
-            case "labels":
-                return title
-            case "tuned" if METHODS[self.method].ours:
-                return f"network of {title}, threshold tuned"
-            case "tuned":
-                return f"{title}, threshold tuned"
-            case "true_count":
-                return f"{title}, true count"
-        return f"{title}, {self.rule.replace('=', ' = ')}"
-
-
-EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
-ORACLES = tuple(one for one in EVERYBODY if one.rule == "true_count")
-CONTESTANTS = tuple(one for one in EVERYBODY if one not in ORACLES)
-OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours and one.rule == "labels")
-OTHERS = tuple(one for one in CONTESTANTS if not METHODS[one.method].ours)
-BEST_OF_OURS = Contestant("r_softmax_expected_f1")
-ITS_NETWORK_TUNED = Contestant("r_softmax_expected_f1", "tuned")  # what its rate is worth: same scores, another rule
-PAPERS = Contestant("r_softmax_count")
-SPARSE = tuple(map(Contestant, ("sparsemax_huber", "sparsemax_hinge", "sparsehourglass")))
-IN_THE_PAPER = (*SPARSE, *(Contestant("softmax", f"p0={p0}") for p0 in P0 if p0 >= 0.05))
-
-
-class Mean(NamedTuple):
-    """A mean over seeds with its standard deviation; no deviation if there is one seed only."""
-
-    value: float
-    spread: float | None
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f}" if self.spread is None else f"{self.value:.2f} ± {self.spread:.2f}"
-
-    @classmethod
-    def of(cls, values: list[float]) -> "Mean":
-        """The mean of the seeds' values."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+from rsoftmax_lab.contest.contestants import Contestant
+from rsoftmax_lab.contest.training import Point, Training
+from rsoftmax_lab.report.mean import Mean
+from rsoftmax_lab.running.rows import Trials
+from rsoftmax_lab.running.runs import Row
 
 
 @dataclass(frozen=True)
@@ -72,7 +22,19 @@ class Contest:
     """
 
     settings: dict[str, Any]
-    rows: dict[Point, dict[int, dict[str, dict[str, Any]]]]
+    rows: dict[Point, dict[int, dict[str, Row]]]
+
+    @classmethod
+    def of(cls, trials: Trials[Any]) -> "Contest":
+        """The contest of runs that are alike."""
+        contest = cls(trials.settings, {})
+        for run, row in trials:
+            contest.methods(run)[run.method] = row
+        return contest
+
+    def methods(self, run: Training) -> dict[str, Row]:
+        """The rows at the point and with the seed of a run, by method; to be added to."""
+        return self.rows.setdefault(run.point, {}).setdefault(run.seed, {})
 
     def points(self) -> list[Point]:
         """What the contest was held on."""
@@ -85,7 +47,7 @@ class Contest:
 
     def score(self, one: Contestant, point: Point, seed: int, split: str, average: str = "micro") -> float | None:
         """A contestant's F1, if that run is there."""
-        row = self.rows[point].get(seed, {}).get(one.method)
+        row = self.rows.get(point, {}).get(seed, {}).get(one.method)
         return float(row["rules"][one.rule][split][average]) if row and one.rule in row["rules"] else None
 
     def mean(self, one: Contestant, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
@@ -104,6 +66,16 @@ class Contest:
 
         return self.over_seeds(points, ahead)
 
+    def lead(self, one: Contestant, rivals: Iterable[Contestant], points: Iterable[Point], split: str) -> Mean | None:
+        """How far one contestant is ahead of the rival with the best mean over points and seeds.
+
+        Not of the best at each point: that one would be put together by looking at the scores that are reported.
+        """
+        points = list(points)
+        means = {rival: self.mean(rival, points, split) for rival in rivals}
+        known = {rival: mean.value for rival, mean in means.items() if mean is not None}
+        return self.margin(one, [max(known, key=lambda rival: known[rival])], points, split) if known else None
+
     def over_seeds(self, points: Iterable[Point], value: Callable[[Point, int], float | None]) -> Mean | None:
         """The mean of ``value(point, seed)`` over points, then over the seeds that have all of them."""
         points = list(points)
@@ -117,32 +89,3 @@ class Contest:
         rows = [self.rows[point][seed].get(method) for point in points for seed in self.rows[point]]
         times = [row["epoch_seconds"] for row in rows if row]
         return statistics.median(times) if times else None
-
-
-def read(path: Path, kind: type[Training], notice: Callable[[str], None]) -> Contest | None:
-    """The rows of a file, which are runs of that kind; None if there are none.
-
-    Runs under different settings do not mix: the full ones come first, then whichever are at most points. Rows of a
-    later version, with fields or methods that this one does not know, are left out.
-    """
-    groups: dict[str, Contest] = {}
-    rows = finished(journal.read(path, notice)).values()
-    known = [row for row in rows if _is_known(row, kind)]
-    if len(known) < len(rows):
-        notice(f"{path}: {len(rows) - len(known)} rows are no runs that this version knows; they are left out")
-    for row in known:
-        run = kind(**row["run"])
-        settings = {name: value for name, value in row["run"].items() if name not in ("method", "seed", *kind.PLACE)}
-        contest = groups.setdefault(key(settings), Contest(settings, {}))
-        contest.rows.setdefault(run.point, {}).setdefault(run.seed, {})[run.method] = row
-    if not groups:
-        return None
-    chosen = groups.get(key({})) or max(groups.values(), key=lambda contest: len(contest.rows))
-    if len(groups) > 1:
-        notice(f"{path} mixes runs of different settings; shown are those with {chosen.settings or 'the full ones'}")
-    return chosen
-
-
-def _is_known(row: journal.Row, kind: type[Training]) -> bool:
-    run, names = row["run"], {field.name for field in fields(kind)}
-    return isinstance(run, dict) and run.keys() <= names and kind(**run).method in METHODS and "rules" in row

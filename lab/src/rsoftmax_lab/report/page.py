@@ -1,4 +1,4 @@
-"""The report as one HTML file that can be sent around alone."""
+"""Markdown as HTML: the report as one file, with its pictures in it. The only place where HTML is made."""
 
 import base64
 import re

@@ -1,1 +1,1 @@
-"""Many runs, spread over processes or a cluster, restartable; and the file of their rows."""
+"""Many runs, spread over processes or a cluster, that can be stopped and started again; and the file of their rows."""

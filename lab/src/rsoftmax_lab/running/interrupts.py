@@ -1,6 +1,6 @@
 """Ctrl-C while joblib works."""
 
-import _thread
+import signal
 import sys
 import threading
 import warnings
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard wherever it falls, and joblib stays silent about what it stops.
+    """Ctrl-C interrupts at any point, and joblib does not warn about the runs that it stops.
 
-    Python prints and drops an interrupt that falls into a destructor or the callback of a weak reference, of which
-    joblib has many. Such a one is sent again a moment later.
+    Python prints and drops an interrupt that is raised in a destructor or in the callback of a weak reference, of which
+    joblib has many. Such an interrupt is sent again a moment later, as a signal, which also ends a wait.
     """
-    usual = sys.unraisablehook
+    usual, main = sys.unraisablehook, threading.main_thread()
 
     def hook(dropped: "sys.UnraisableHookArgs") -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            threading.Timer(0.01, _thread.interrupt_main).start()
+            threading.Timer(0.01, signal.pthread_kill, (main.ident, signal.SIGINT)).start()
         else:
             usual(dropped)
 

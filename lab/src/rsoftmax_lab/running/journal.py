@@ -1,25 +1,24 @@
 """A file of JSON rows that several programs may append to at once, and that survives being killed.
 
 A row is one line, written by one ``write`` to a file opened for appending, under a lock. A program that dies in the
-middle of it leaves a torn line: the next writer starts on a new one, and readers skip it with a notice. The lock is
-``flock``, which Linux and macOS have.
+middle of it leaves a torn line: the next writer starts on a new one, and readers skip it with a notice.
 """
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from rsoftmax_lab.running import lock
+from rsoftmax_lab.running.runs import Row
+
+Notice = Callable[[str], None]
 
 
 def append(path: Path, row: Row) -> None:
     """Add a row at the end of the file, whole or not at all."""
     line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    with _locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
+    with lock.exclusive(path) as file:
         size = os.fstat(file).st_size
         torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
         line = b"\n" + line if torn else line
@@ -34,7 +33,7 @@ def append(path: Path, row: Row) -> None:
             raise OSError(f"{path}: no room for a row of {len(line)} bytes; the file is as it was before")
 
 
-def read(path: Path, notice: Callable[[str], None]) -> list[Row]:
+def read(path: Path, notice: Notice) -> list[Row]:
     """The rows of the file, in the order in which they were written; none if there is no file.
 
     Args:
@@ -43,29 +42,21 @@ def read(path: Path, notice: Callable[[str], None]) -> list[Row]:
     """
     if not path.exists():
         return []
-    with _locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file, open(file, "rb", closefd=False) as stream:
+    with lock.shared(path) as file, open(file, "rb", closefd=False) as stream:
         lines = stream.read().split(b"\n")
     rows = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
+        if (row := _row(line)) is not None:
             rows.append(row)
-        else:
+        elif line.strip():
             shown = line[:40].decode(errors="replace")
             notice(f"{path}, line {number} is not a whole row (a program was killed while writing it?): {shown!r}...")
     return rows
 
 
-@contextmanager
-def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
-    file = os.open(path, flags, 0o644)
+def _row(line: bytes) -> Row | None:
     try:
-        fcntl.flock(file, lock)
-        yield file
-    finally:
-        os.close(file)  # and with it the lock
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

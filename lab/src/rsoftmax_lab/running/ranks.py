@@ -1,4 +1,4 @@
-"""Under ``torchrun`` or ``accelerate launch`` several processes do every run together; the first speaks for all."""
+"""Under ``torchrun`` or ``accelerate launch`` several processes do every run together; the first one writes."""
 
 import os
 from typing import Any
@@ -20,7 +20,9 @@ def first() -> bool:
 
 
 def agreed(value: Any) -> Any:
-    """The first process's value, in all of them: other machines may see other files."""
+    """The first process's value, in all of them: other machines may see other files. Alone, the value itself."""
+    if not together():
+        return value
     import torch
     from accelerate import PartialState
 

@@ -6,6 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rsoftmax_lab.experiments import hub
+
 HUB = "nyu-mll/glue"
 
 
@@ -110,14 +112,7 @@ def _example(header: list[str], cells: list[str], task: Task) -> Example:
 
 
 def _from_hub(name: str, task: Task) -> Examples:
-    try:
-        from datasets import load_dataset
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            f"{name!r} is no folder; the hub is read through {missing.name}: pip install 'rsoftmax-lab[hub]'",
-            name=missing.name,
-        ) from None
-    parts = load_dataset(name, task.hub)
+    parts = hub.load(name, task.hub)
     return Examples(_rows(parts["train"], task), _rows(parts["validation"], task))
 
 

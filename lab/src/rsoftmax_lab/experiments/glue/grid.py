@@ -1,23 +1,14 @@
-"""The paper's Table 2: a pre-trained encoder, fine-tuned on GLUE with another mapping in its self-attention.
+"""The grid of Table 2."""
 
-As in the paper: every mapping is tried with five learning rates, r-softmax also with five rates r, which grow linearly
-from 0 during training; 5 epochs on MRPC and 3 on the others; the score after the last step, on GLUE's dev set, which
-thus selects the learning rate and r. Ours, because the paper does not say: batches of 32, at most 128 tokens, AdamW
-with a learning rate that falls linearly to 0, no warm-up and no weight decay. Ours too: a part of the training rows is
-set aside, and selects the learning rate and r in the number that dev had no part in.
-"""
-
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.schedules import SHAPES
 from rsoftmax_lab.experiments.glue.data import HUB, TASKS
+from rsoftmax_lab.running.runs import BaseRun
 
 COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
 LEARNING_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4)
@@ -25,7 +16,7 @@ RATES = (0.05, 0.1, 0.15, 0.2, 0.5)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(BaseRun):
     """One fine-tuning.
 
     Attributes:
@@ -37,6 +28,10 @@ class Run:
         model: the encoder's name.
         data: the name of the folder or set that the task was read from.
     """
+
+    PLACE = ("task",)
+    VARIED = ("mapping", "r", "lr", "seed")
+    ANSWERS = ("seconds", "rows", "validation", "dev", "sparsity")
 
     task: str
     mapping: str = "softmax"
@@ -73,7 +68,7 @@ class Run:
 def grid(
     tasks: Sequence[str] = tuple(TASKS),
     mappings: Sequence[str] = COMPARED,
-    lrs: Sequence[float] = LEARNING_RATES,
+    learning_rates: Sequence[float] = LEARNING_RATES,
     rates: Sequence[float] = RATES,
     seeds: int = 1,
     epochs: float | None = None,
@@ -86,42 +81,17 @@ def grid(
         for task in tasks
         for mapping in mappings
         for r in (rates if takes_r(mapping) else (None,))
-        for lr in lrs
+        for lr in learning_rates
     ]
 
 
 def quick_grid(tasks: Sequence[str] = ("MRPC", "RTE"), **rest: Any) -> list[Run]:
     """The same with few rows, one epoch and one point of the paper's grid."""
-    small = {"lrs": (5e-5,), "rates": (0.15,), "epochs": 1, "max_train_samples": 192, "max_eval_samples": 96}
+    small = {"learning_rates": (5e-5,), "rates": (0.15,), "epochs": 1, "max_train_samples": 192, "max_eval_samples": 96}
     return grid(tasks, **{**small, "validation_samples": 64, **rest})
 
 
 def takes_r(mapping: str) -> bool:
-    """Whether r is among the things to try."""
+    """Whether the mapping's parameter is the rate r."""
     parameter = ROW_MAPPINGS[mapping].parameter if mapping in ROW_MAPPINGS else None
     return parameter is not None and parameter.name == "r"
-
-
-@cache
-def name(source: str, *patterns: str) -> str:
-    """What a model or a set is called in rows: its name on the hub, or its folder's and a hash of its files.
-
-    Example:
-        >>> name("google-bert/bert-base-uncased", "*.safetensors")
-        'google-bert/bert-base-uncased'
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory(suffix="-tiny") as folder:
-        ...     name(folder, "*.safetensors") == folder.split("/")[-1] + "@e3b0c442"
-        True
-
-    Without the way there, which is nobody else's, and with the hash, as folders of the same name are not the same.
-    """
-    folder = Path(source).absolute()
-    if not folder.is_dir():
-        return source
-    digest = hashlib.sha256()
-    for file in sorted(file for pattern in patterns for file in folder.glob(pattern)):
-        digest.update(file.relative_to(folder).as_posix().encode())
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
-    return f"{folder.name}@{digest.hexdigest()[:8]}"

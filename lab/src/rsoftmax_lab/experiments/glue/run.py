@@ -1,9 +1,9 @@
-"""One run of Table 2: load, fine-tune, score. The only experiment that needs transformers."""
+"""One run of Table 2: load, fine-tune, score."""
 
 import math
-import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,7 @@ from transformers import (
     AutoTokenizer,
     DataCollatorWithPadding,
     PreTrainedModel,
-    PrinterCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -24,11 +22,12 @@ from transformers import (
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
 from rsoftmax.huggingface.adapter import quiet
+from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
 from rsoftmax_lab.experiments.glue.grid import Run
 from rsoftmax_lab.running import ranks
-from rsoftmax_lab.running.journal import Row
+from rsoftmax_lab.running.runs import Row
 
 EVAL_BATCH = 64
 SPARSITY_ROWS = 64  # dev rows on which zeros are counted
@@ -67,20 +66,19 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
     encoded = {part: _encode(rows, tokenizer, length) for part, rows in parts.items()}
     collate = DataCollatorWithPadding(tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = Trainer(
+        tuner = Trainer(
             network,
             _arguments(run, scratch),
             train_dataset=encoded["train"],
             data_collator=collate,
             processing_class=tokenizer,
-            callbacks=[_Progress(run)],
         )
-        trainer.remove_callback(PrinterCallback)
+        trainer.show_progress(tuner, partial(_line, run))
         if run.r is not None:
-            trainer.add_callback(SparsitySchedule(run.r, shape=run.schedule))
-        trained = trainer.train()
-        scores = {part: _score(trainer, encoded[part], TASKS[run.task].f1) for part in ("validation", "dev")}
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+            tuner.add_callback(SparsitySchedule(run.r, shape=run.schedule))
+        trained = tuner.train()
+        scores = {part: _score(tuner, encoded[part], TASKS[run.task].f1) for part in ("validation", "dev")}
+    losses = [entry["loss"] for entry in tuner.state.log_history if "loss" in entry]
     return {
         "rows": {part: len(rows) for part, rows in parts.items()},
         **scores,
@@ -126,31 +124,26 @@ def _network(model: str, run: Run) -> PreTrainedModel:
 
 
 def _arguments(run: Run, scratch: str) -> TrainingArguments:
-    return TrainingArguments(
+    return trainer.arguments(
+        run,
         scratch,
-        num_train_epochs=run.epochs,
-        learning_rate=run.lr,
         lr_scheduler_type="linear",
         per_device_train_batch_size=_share(run.batch_size),
         per_device_eval_batch_size=EVAL_BATCH,
         train_sampling_strategy="group_by_length",
         bf16=run.bf16,
-        seed=run.seed,
         logging_steps=0.1,
         logging_nan_inf_filter=False,
         average_tokens_across_devices=False,  # the loss is a mean already, and would be multiplied by the processes
         use_cpu=not torch.accelerator.is_available(),  # without it, processes on CPUs would not find each other
         save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
     )
 
 
-def _score(trainer: Trainer, rows: Any, f1: bool) -> dict[str, float] | None:
+def _score(tuner: Trainer, rows: Any, f1: bool) -> dict[str, float] | None:
     if not rows:
         return None
-    answer = trainer.predict(rows)
+    answer = tuner.predict(rows)
     labels, predicted = answer.label_ids, np.argmax(answer.predictions, -1)
     scores = {"accuracy": accuracy_score(labels, predicted)}
     if f1:
@@ -164,20 +157,16 @@ def _sparsity(network: PreTrainedModel, batch: dict[str, Any]) -> float:
 
 
 def _share(batch_size: int) -> int:
-    """Of each process under torchrun: together they take the steps that one would."""
+    """The rows of a batch for each process under torchrun, so that together they take the steps that one would."""
     if batch_size % ranks.count():
         raise ValueError(f"batches of {batch_size} cannot be shared by {ranks.count()} processes")
     return batch_size // ranks.count()
 
 
-class _Progress(TrainerCallback):
-    """Ten lines for each run, on stderr: it takes minutes, and the sweep's bar moves only when it is over."""
-
-    def __init__(self, run: Run) -> None:
-        rate = "" if run.r is None else f" r={run.r}"
-        self.what = f"{run.task} {run.mapping}{rate} lr={run.lr} seed={run.seed}"
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        if state.is_world_process_zero and "loss" in logs:
-            done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
-            print(f"{self.what}: {done}", file=sys.stderr, flush=True)
+def _line(run: Run, state: Any, logs: dict[str, Any]) -> str | None:
+    """How far a run is; ten times in its course."""
+    if "loss" not in logs:
+        return None
+    rate = "" if run.r is None else f" r={run.r}"
+    done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
+    return f"{run.task} {run.mapping}{rate} lr={run.lr} seed={run.seed}: {done}"

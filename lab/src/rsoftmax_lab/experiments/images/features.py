@@ -1,4 +1,4 @@
-"""The features of a frozen network: computed once, kept in a safetensors file, and gone on with after a kill.
+"""The features of a frozen network: computed once and kept in a safetensors file; a stopped computation is resumed.
 
 The file's name is a hash of the network, its processor, and the names and sizes of the pictures. While it is under way
 there is a folder of parts instead, each of them whole. Pictures that could not be opened are tried again each time.
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -76,37 +77,7 @@ def extract(
     if path.exists() and _repaired(load(path), pictures):
         path.unlink()
     if not path.exists():
-        parts = path.with_suffix(f".parts-{PART}")
-        parts.mkdir(parents=True, exist_ok=True)
-        wanted = {
-            parts / f"{start:08d}.safetensors": _places(start, pictures) for start in range(0, len(pictures), PART)
-        }
-        left = {part: places for part, places in wanted.items() if not part.exists()}
-        begin = time.monotonic()
-        with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-            task = bar.add_task(f"features of {len(pictures)} pictures", total=len(wanted))
-            bar.advance(task, len(wanted) - len(left))
-            spread = joblib.Parallel(
-                n_jobs=jobs or (1 if torch.cuda.is_available() else joblib.cpu_count()),
-                return_as="generator_unordered",
-                batch_size=1,
-                pre_dispatch="n_jobs",
-            )
-            tasks = (
-                joblib.delayed(_compute)(backbone.source, pictures.take(places), places, part, skip_bad)
-                for part, places in left.items()
-            )
-            with joblib.parallel_config("loky", inner_max_num_threads=1):
-                for _ in spread(tasks):
-                    bar.advance(task)
-        try:
-            _save(path, _joined([load(part) for part in wanted]))
-        except ValueError:
-            if not path.exists():  # else another process has done the same, and cleared its parts away
-                raise
-        shutil.rmtree(parts, ignore_errors=True)
-        seconds, done = time.monotonic() - begin, sum(map(len, left.values()))
-        console.print(f"features of {done} pictures in {seconds:.1f} s, {done / seconds:.1f} a second: {path.name}")
+        _extract(backbone, pictures, path, skip_bad, jobs, console)
     bad = load(path).bad
     if bad and not skip_bad:
         raise BadPictureError(bad[0])
@@ -121,6 +92,51 @@ def load(path: Path) -> Features:
             return Features(file.get_tensor("features").numpy(), file.get_tensor("kept").numpy(), bad)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} cannot be read: {error}; delete it, and it is computed anew") from None
+
+
+def _extract(
+    backbone: Backbone, pictures: Pictures, path: Path, skip_bad: bool, jobs: int | None, console: Console
+) -> None:
+    """Compute the parts that are not there yet, and join all parts to the file."""
+    folder = path.with_suffix(f".parts-{PART}")
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {folder / f"{start:08d}.safetensors": _places(start, pictures) for start in range(0, len(pictures), PART)}
+    left = {part: places for part, places in parts.items() if not part.exists()}
+    begin = time.monotonic()
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(f"features of {len(pictures)} pictures", total=len(parts), completed=len(parts) - len(left))
+        for _ in _computed(backbone, pictures, left, skip_bad, jobs):
+            bar.advance(task)
+    _join(list(parts), path)
+    shutil.rmtree(folder, ignore_errors=True)
+    seconds, done = time.monotonic() - begin, sum(map(len, left.values()))
+    console.print(f"features of {done} pictures in {seconds:.1f} s, {done / seconds:.1f} a second: {path.name}")
+
+
+def _computed(
+    backbone: Backbone, pictures: Pictures, parts: dict[Path, NDArray[np.int64]], skip_bad: bool, jobs: int | None
+) -> Iterator[None]:
+    """Compute parts, spread over processes; yields after each."""
+    spread = joblib.Parallel(
+        n_jobs=jobs or (1 if torch.cuda.is_available() else joblib.cpu_count()),
+        return_as="generator_unordered",
+        batch_size=1,
+        pre_dispatch="n_jobs",
+    )
+    tasks = (
+        joblib.delayed(_compute)(backbone.source, pictures.take(places), places, part, skip_bad)
+        for part, places in parts.items()
+    )
+    with joblib.parallel_config("loky", inner_max_num_threads=1):
+        yield from spread(tasks)
+
+
+def _join(parts: list[Path], path: Path) -> None:
+    try:
+        _save(path, _joined([load(part) for part in parts]))
+    except ValueError:
+        if not path.exists():  # else another process has done the same, and removed the parts
+            raise
 
 
 def _repaired(found: Features, pictures: Pictures) -> bool:

@@ -14,18 +14,21 @@ from rich.console import Console
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import Trainer, set_seed
 
 from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.picture_classifier import PictureClassifier
 from rsoftmax.pictures import open_picture
-from rsoftmax_lab.contest.play import METHODS, Answers, answers, scores
-from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad, sound
-from rsoftmax_lab.experiments.images.table1 import Run, cut
-from rsoftmax_lab.running.sweep import differences
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.rules import Answers, answers
+from rsoftmax_lab.contest.scores import scores
+from rsoftmax_lab.experiments import trainer
+from rsoftmax_lab.experiments.images.grid import Run, hold_out
+from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, openable, report_bad
+from rsoftmax_lab.running.runs import Row, differences
 
-SCORES = "scores"  # under this name the Trainer's history holds the contest's
+SCORES = "scores"  # the key of the contest's scores in the Trainer's history
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Whole:
         """Look whether all pictures can be opened, before hours are spent."""
 
         def part(pictures: Pictures) -> Pictures:
-            kept, bad = sound(pictures, skip_bad)
+            kept, bad = openable(pictures, skip_bad)
             report_bad(bad, len(pictures), console)
             return kept
 
@@ -59,27 +62,27 @@ class Whole:
         named = {name: value for name, value in differences(run).items() if name not in ("model", "finetune")}
         return self.work / "-".join(f"{name}={value}" for name, value in sorted(named.items()))
 
-    def run(self, run: Run) -> dict[str, Any]:
+    def run(self, run: Run) -> Row:
         """Train the network with a method's head and score it: the row of a run.
 
         A checkpoint is kept after each epoch, from which a run that was killed goes on; when it is done, the model.
         """
         folder = self.folder(run)
-        learn, select = cut(len(self.splits.train), run)
+        learn, select = hold_out(len(self.splits.train), run)
         train, test = self.splits.train.take(learn), self.splits.val
         validation = self.splits.train.take(select) if run.selection_share else test
         set_seed(run.seed)
         backbone = Backbone.load(self.model)
         model = PictureClassifier(backbone.network, self.splits.classes, METHODS[run.method].head, backbone.size)
-        trainer = _Contest(run, model, backbone, folder, train, validation, test)
+        contest = _Contest(run, model, backbone, folder, train, validation, test)
         start = time.perf_counter()
         with quiet():
-            trainer.train(resume_from_checkpoint=_whole_checkpoint(folder))
+            contest.train(resume_from_checkpoint=_last_whole_checkpoint(folder))
         seconds = time.perf_counter() - start
         model.save(folder / "model", backbone.processor)
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-        return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, trainer.state.log_history)}
+        return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, contest.state.log_history)}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run, as it was after its last epoch."""
@@ -103,10 +106,9 @@ class _Contest(Trainer):
         self.run, self.rules = run, METHODS[run.method].rules
         self.judged = {"validation": validation, "test": test}
         self.backbone = backbone
-        settings = TrainingArguments(
-            output_dir=str(folder),
-            num_train_epochs=run.epochs,
-            learning_rate=run.lr,
+        settings = trainer.arguments(
+            run,
+            folder,
             lr_scheduler_type="constant",
             per_device_train_batch_size=run.batch_size,
             per_device_eval_batch_size=run.batch_size,
@@ -116,16 +118,9 @@ class _Contest(Trainer):
             save_total_limit=2,  # should the last one be torn by a kill
             logging_strategy="no",
             remove_unused_columns=False,
-            report_to="none",
-            disable_tqdm=True,
-            seed=run.seed,
-            dataloader_pin_memory=torch.cuda.is_available(),
         )
         super().__init__(model, settings, train_dataset=_Pixels(train, backbone, run.augment), eval_dataset=[])
-        for callback in list(self.callback_handler.callbacks):
-            if type(callback).__name__ == "PrinterCallback":
-                self.remove_callback(callback)
-        self.add_callback(_Line(run))
+        trainer.show_progress(self, self._line)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The scores of both splits, under each rule, as this epoch's entry of the history."""
@@ -143,6 +138,15 @@ class _Contest(Trainer):
         pictures = self.judged[split]
         u, p = np.asarray(self.predict(_Pixels(pictures, self.backbone)).predictions)
         return answers(u, p, pictures.labels, pictures.ignored)
+
+    def _line(self, state: Any, logs: dict[str, Any]) -> str | None:
+        """How an epoch went."""
+        if SCORES not in logs:
+            return None
+        run, rules = self.run, logs[SCORES]["validation"]
+        best = max(rule["micro"] for name, rule in rules.items() if name != "true_count")
+        done = f"epoch {round(state.epoch)} of {run.epochs}, F1 {best:.2f}"
+        return f"{run.dataset}, {run.method}, lr={run.lr}, seed {run.seed}: {done}"
 
 
 class _Pixels(Dataset[dict[str, Tensor]]):
@@ -170,20 +174,7 @@ def augmented(picture: Image.Image, least: float = 0.8) -> Image.Image:
     return ImageOps.mirror(cropped) if mirror < 0.5 else cropped
 
 
-class _Line(TrainerCallback):
-    """Says how an epoch went, for those who watch a long run."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        if logs and SCORES in logs:
-            best = max(rule["micro"] for name, rule in logs[SCORES]["validation"].items() if name != "true_count")
-            print(f"{self.run.dataset}, {self.run.method}, lr={self.run.lr}, seed {self.run.seed}:"
-                  f" epoch {round(state.epoch)} of {self.run.epochs}, F1 {best:.2f}", flush=True)  # fmt: skip
-
-
-def _whole_checkpoint(folder: Path) -> str | None:
+def _last_whole_checkpoint(folder: Path) -> str | None:
     """The last checkpoint that was written to its end: the Trainer writes its state last, and its weights are whole."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
         try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,13 @@ from rich.console import Console
 
 from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.picture_classifier import PictureClassifier
-from rsoftmax_lab.contest.play import METHODS, Data, Rows, contestant, play
+from rsoftmax_lab.contest.data import Data, Rows
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.training import contestant, train_and_score
 from rsoftmax_lab.experiments.images import features
+from rsoftmax_lab.experiments.images.grid import Run, hold_out
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad
-from rsoftmax_lab.experiments.images.table1 import Run, cut
+from rsoftmax_lab.running.runs import Row
 
 
 class Part(NamedTuple):
@@ -26,7 +29,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Frozen:
-    """A network that stays as it is, and what it has seen.
+    """A network that stays as it is, and the features that it gave.
 
     Attributes:
         model: the network's folder or hub id.
@@ -56,17 +59,17 @@ class Frozen:
 
     @property
     def splits(self) -> Splits:
-        """The pictures that were seen."""
+        """The pictures that have features."""
         return Splits(self.classes, self.train.pictures, self.val.pictures)
 
-    def run(self, run: Run) -> dict[str, Any]:
+    def run(self, run: Run) -> Row:
         """Train a head and score it: the row of a run."""
-        return play(run, self.data(run), curves=not run.selection_share)
+        return train_and_score(run, self.data(run), curves=not run.selection_share)
 
     def data(self, run: Run) -> Data:
         """The rows of a run. Features are as the network pooled them: a head behind the network sees no others."""
         train, val = self.train.pictures, self.val.pictures
-        learn, select = cut(len(train), run)
+        learn, select = hold_out(len(train), run)
         X, V = _features(self.train.file), _features(self.val.file)
         test = Rows(V, val.labels, val.ignored)
         aside = Rows(X[select], train.labels[select], train.ignored[select])

@@ -1,4 +1,4 @@
-"""Reads labelled pictures of the Hugging Face hub, by the package ``datasets``."""
+"""Labelled pictures from the Hugging Face hub."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rsoftmax_lab.experiments.hub import load
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits
 
 
@@ -15,18 +16,11 @@ def read(name: str) -> Splits:
 
     There must be a column of pictures, and somewhere, be it inside of a list of objects, the classes seen in each.
     """
+    found = load(name)
     try:
-        from datasets import load_dataset
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            f"{name!r} is not a folder, and to read it from the hub needs {missing.name}; run:"
-            " pip install 'rsoftmax-lab[hub]'",
-            name=missing.name,
-        ) from None
-    try:
-        return splits(load_dataset(name), name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}: {str(error).strip().splitlines()[0]}") from None
+        return splits(found, name)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def splits(found: Any, name: str) -> Splits:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.pictures import BadPictureError, File, open_picture
-from rsoftmax_lab.contest.play import Labels
+from rsoftmax_lab.contest.data import Labels
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Splits(NamedTuple):
     val: Pictures
 
 
-def sound(pictures: Pictures, skip_bad: bool) -> tuple[Pictures, list[str]]:
+def openable(pictures: Pictures, skip_bad: bool) -> tuple[Pictures, list[str]]:
     """The pictures that can be opened, and what is wrong with the others; raises without ``skip_bad``."""
     kept, bad = [], []
     for i, (file, name) in enumerate(zip(pictures.files, pictures.names, strict=True)):

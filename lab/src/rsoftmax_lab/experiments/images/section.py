@@ -1,23 +1,21 @@
 """Table 1 and Figure 3 in the report."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rsoftmax_lab.contest import tables as scores
-from rsoftmax_lab.contest.play import AVERAGES
-from rsoftmax_lab.contest.results import (
-    BEST_OF_OURS,
-    CONTESTANTS,
-    ORACLES,
-    OURS,
-    PAPERS,
-    SPARSE,
-    Contest,
-    Contestant,
-    Mean,
-)
-from rsoftmax_lab.experiments.images import figure3, table1
-from rsoftmax_lab.report.section import Claim, Section, Table, render, weighed
+from rsoftmax_lab.contest import tables
+from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.experiments.images import figure
+from rsoftmax_lab.experiments.images.grid import Run
+from rsoftmax_lab.experiments.images.results import Table1, table1
+from rsoftmax_lab.report.markdown import counted, listed, render
+from rsoftmax_lab.report.mean import signed
+from rsoftmax_lab.report.table import Claim, Table, weighed
+from rsoftmax_lab.report.write import Section
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trials
 
 TITLES = {"voc": "VOC", "coco": "COCO"}
 SOFTMAX = tuple(Contestant("softmax", f"p0={p0}") for p0 in (0.05, 0.1, 0.15, 0.2, 0.3))
@@ -31,21 +29,19 @@ PUBLISHED = dict(
 )  # fmt: skip
 
 
-def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section | None:
+def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Table 1 beside the paper's numbers, what was claimed, the learning curves, and what was fine-tuned."""
-    found, tuned = (table1.read(folder, notice, finetune=finetune) for finetune in (False, True))
-    shown = found or tuned
-    if shown is None:
-        return None
+    frozen, tuned = (table1(found, notice, finetune=finetune) for finetune in (False, True))
+    shown = frozen if frozen.settings else tuned
     table = _table1(shown)
     pictures = []
     curves = {point: TITLES[point] for point in TITLES if point in shown.paper.rows}
     if curves:
         pictures.append(out / "figure3.png")
-        figure3.draw(shown.paper, curves, pictures[0])
+        figure.draw(shown.paper, curves, pictures[0])
     text = render(
-        "images/section.md.jinja",
-        way="whole network trained" if found is None else "frozen features",
+        __package__,
+        way="Whole network trained" if shown is tuned else "Frozen features",
         sets=_sets(shown),
         curves=bool(curves),
         claims=weighed(claims(shown), [TITLES[point] for point in _points(shown)]),
@@ -53,32 +49,32 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         test_last=_scores(shown.held_out, CONTESTANTS, "test_last"),
         averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=_scores(shown.held_out, ORACLES, "test"),
-        rates=_rates(shown.held_out),
-        tuned=_sets(tuned) if found and tuned else None,
-        tuned_table=_scores(tuned.held_out, CONTESTANTS, "test") if found and tuned else None,
+        learning_rates=_learning_rates(shown.held_out),
+        tuned=_sets(tuned) if tuned is not shown else [],
+        tuned_table=_scores(tuned.held_out, CONTESTANTS, "test"),
     )
     return Section(text, table.rich("Table 1: micro-F1"), pictures)
 
 
-def _sets(found: table1.Table1) -> list[str]:
+def _sets(table: Table1) -> list[str]:
     """How the runs of each set were made."""
     lines = []
-    for point, settings in found.settings.items():
-        made = [f"{name} = {value}" for name, value in settings.items()]
-        seeds = len({seed for way in (found.paper, found.held_out) for seed in way.rows.get(point, {})})
-        share = f"{100 * found.shares[point]:g} % held out" if found.shares[point] else "nothing held out"
-        lines.append(", ".join([f"{TITLES[point]}: {seeds} seed{'s' if seeds != 1 else ''}", share, *made]))
+    for point, settings in table.settings.items():
+        seeds = {seed for way in (table.paper, table.held_out) for seed in way.rows.get(point, {})}
+        share = f"{100 * table.shares[point]:g} % held out" if table.shares[point] else "nothing held out"
+        made = [f"{TITLES[point]}: {counted(len(seeds), 'seed')}", share, listed(settings)]
+        lines.append(", ".join(part for part in made if part))
     return lines
 
 
-def claims(found: table1.Table1) -> list[Claim]:
+def claims(found: Table1) -> list[Claim]:
     """The paper's words on Table 1 and our goals, a number for each set."""
 
-    def claim(text: str, contest: Contest, one: Contestant, others: Iterable[Contestant], split: str,
+    def claim(text: str, contest: Contest, one: Contestant, others: Sequence[Contestant], split: str,
               least: dict[str, float]) -> Claim:  # fmt: skip
-        margins = {point: ahead(contest, one, list(others), point, split) for point in _points(found)}
+        margins = {point: contest.lead(one, others, [point], split) for point in _points(found)}
         holds = [margin.value >= least[point] for point, margin in margins.items() if margin is not None]
-        numbers = [scores.signed(margin) for margin in margins.values()]
+        numbers = [signed(margin) for margin in margins.values()]
         return Claim(text, numbers, all(holds) if holds and len(holds) == len(margins) else None)
 
     both, near = dict.fromkeys(TITLES, 0.0), {"voc": -1.5, "coco": 0.0}
@@ -96,40 +92,30 @@ def claims(found: table1.Table1) -> list[Claim]:
     ]  # fmt: skip
 
 
-def ahead(contest: Contest, one: Contestant, others: list[Contestant], point: str, split: str) -> Mean | None:
-    """The lead over whichever other has the best mean: one threshold for all seeds."""
-    if point not in contest.rows:
-        return None
-    means = {other: contest.mean(other, [point], split) for other in others}
-    known = {other: mean.value for other, mean in means.items() if mean is not None}
-    return contest.margin(one, [max(known, key=lambda other: known[other])], [point], split) if known else None
-
-
-def _points(found: table1.Table1) -> list[str]:
+def _points(found: Table1) -> list[str]:
     return [point for point in TITLES if point in found.paper.rows or point in found.held_out.rows]
 
 
-def _table1(found: table1.Table1) -> Table:
+def _table1(found: Table1) -> Table:
     """The paper's rows first, then the others; the paper's number, ours in its way, and ours held out."""
     several = (*PUBLISHED, *(one for one in CONTESTANTS if one not in PUBLISHED))
-    columns, rows = ["micro-F1"], {one: [scores.name(one)] for one in several}
+    columns, rows = ["micro-F1"], {one: [one.name] for one in several}
     for point in _points(found):
         columns += [f"{TITLES[point]}: paper", "here, its way", "here, held out"]
         for one, cells in rows.items():
             published = PUBLISHED.get(one)
             cells.append(f"{published[list(TITLES).index(point)]:.2f}" if published else "")
             for contest, split in ((found.paper, "validation"), (found.held_out, "test")):
-                mean = contest.mean(one, [point], split) if point in contest.rows else None
-                cells.append(str(mean or ""))
+                cells.append(str(contest.mean(one, [point], split) or ""))
     return Table(columns, [cells for cells in rows.values() if any(cells[2:])])
 
 
 def _scores(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
     groups = {TITLES[point]: [point] for point in TITLES if point in contest.rows}
-    return scores.table(contest, several, groups, split, average)
+    return tables.table(contest, several, groups, split, average)
 
 
-def _rates(contest: Contest) -> Table:
+def _learning_rates(contest: Contest) -> Table:
     """Which learning rate and epoch were chosen, seed by seed."""
     points = [point for point in TITLES if point in contest.rows]
 
@@ -141,5 +127,5 @@ def _rates(contest: Contest) -> Table:
     several = [*SOFTMAX[1:2], *SPARSE, PAPERS, *OURS, Contestant("bce"), Contestant("zlpr")]
     return Table(
         ["learning rate (epoch)", *(TITLES[point] for point in points)],
-        [[scores.name(one), *(cell(point, one) for point in points)] for one in several],
+        [[one.name, *(cell(point, one) for point in points)] for one in several],
     )

@@ -3,39 +3,42 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rsoftmax_lab.contest import results
-from rsoftmax_lab.contest import tables as scores
-from rsoftmax_lab.contest.play import AVERAGES, METHODS, Point
-from rsoftmax_lab.contest.results import (
+from rsoftmax_lab.contest import tables
+from rsoftmax_lab.contest.contestants import (
     BEST_OF_OURS,
     CONTESTANTS,
     IN_THE_PAPER,
     ITS_NETWORK_TUNED,
     ORACLES,
+    OTHERS,
     PAPERS,
     SPARSE,
-    Contest,
     Contestant,
-    Mean,
 )
-from rsoftmax_lab.experiments.synthetic import figure2
-from rsoftmax_lab.experiments.synthetic.run import Run
-from rsoftmax_lab.report.section import Claim, Section, Table, render, weighed
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.contest.training import Point
+from rsoftmax_lab.experiments.synthetic import figure
+from rsoftmax_lab.experiments.synthetic.grid import Run
+from rsoftmax_lab.report.markdown import render
+from rsoftmax_lab.report.mean import Mean, signed
+from rsoftmax_lab.report.table import Claim, Table, weighed
+from rsoftmax_lab.report.write import Section
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trials
 
 
-def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section | None:
+def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables, claims, and the figure on validation and on test."""
-    contest = results.read(folder / "synthetic.jsonl", Run, notice)
-    if contest is None:
-        return None
-    pictures = [out / f"figure2-{split}.png" for split in ("validation", "test")]
-    for picture, split in zip(pictures, ("validation", "test"), strict=True):
-        figure2.draw(contest, split, picture)
+    contest = Contest.of(found["synthetic"].alike(notice))
+    pictures = {split: out / f"figure2-{split}.png" for split in ("validation", "test")}
+    for split, picture in pictures.items():
+        figure.draw(contest, split, picture)
     test = _by_classes(contest, CONTESTANTS, "test")
     text = render(
-        "synthetic/section.md.jinja",
-        settings=contest.settings,
-        seeds=len(contest.seeds),
+        __package__,
+        made=tables.made(contest),
         claims=weighed(claims(contest), test.columns[1:]),
         validation=_by_classes(contest, CONTESTANTS, "validation"),
         test=test,
@@ -45,7 +48,7 @@ def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section |
         points=[(k, _by_point(contest, k)) for k in _classes(contest)],
         cost=_cost(contest),
     )
-    return Section(text, test.rich("Micro-F1 on test, mean over the points of Figure 2"), pictures)
+    return Section(text, test.rich("Micro-F1 on test, mean over the points of Figure 2"), list(pictures.values()))
 
 
 def claims(contest: Contest) -> list[Claim]:
@@ -86,7 +89,7 @@ def claims(contest: Contest) -> list[Claim]:
             contest,
             f"Ours: {BEST_OF_OURS.title} is the best on test with 20 and 30 classes, and within 0.3 of it with 10,"
             " tuned thresholds included. Here: its lead over the one with the best mean",
-            lambda points: scores.lead(contest, points),
+            lambda points: contest.lead(BEST_OF_OURS, OTHERS, points, "test"),
             lambda values: values[0] >= -0.3 and min(values[1:] or values) >= 0,
         ),
         _claim(
@@ -107,7 +110,7 @@ def _claim(
 ) -> Claim:
     numbers = [number(_points(contest, k)) for k in _classes(contest)]
     known = [mean.value for mean in numbers if mean is not None]
-    return Claim(text, [scores.signed(mean) for mean in numbers], holds(known) if len(known) == len(numbers) else None)
+    return Claim(text, [signed(mean) for mean in numbers], holds(known) if len(known) == len(numbers) else None)
 
 
 def _range(contest: Contest, several: Iterable[Contestant], points: list[Point]) -> Mean | None:
@@ -131,13 +134,13 @@ def _points(contest: Contest, k: int) -> list[Point]:
 
 def _by_classes(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
     groups = {f"{k} classes": _points(contest, k) for k in _classes(contest)}
-    return scores.table(contest, several, groups, split, average)
+    return tables.table(contest, several, groups, split, average)
 
 
 def _by_point(contest: Contest, k: int) -> Table:
     points = sorted(_points(contest, k))
     groups = {f"{p.labels} labels, length {p.length}": [p] for p in points}
-    return scores.table(contest, CONTESTANTS, groups, "test")
+    return tables.table(contest, CONTESTANTS, groups, "test")
 
 
 def _cost(contest: Contest) -> Table:

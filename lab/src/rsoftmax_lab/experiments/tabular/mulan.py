@@ -5,7 +5,7 @@ The ARFF files hold features and labels as columns, dense or sparse; the XML fil
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,48 +93,71 @@ def _load(path: Path) -> _File:
     return _File(path, attributes, content["data"], sparse)
 
 
+Column = tuple[str, str | None]  # a feature, and one of its values if each value has a column
+
+
 def _table(file: _File, labels: list[str]) -> Table:
     kinds = dict(file.attributes)
+    _check(file, kinds, labels)
+    columns = {column: place for place, column in enumerate(_columns(file, labels))}
+    if not columns:
+        raise ValueError(f"{file.path}: has no features, only the labels of the XML file")
+    X = _features(file, columns)
+    numeric = np.array([isinstance(kinds[name], str) for name, _ in columns])
+    return Table(X if file.sparse else X.toarray(), _truth(file, labels), numeric)
+
+
+def _check(file: _File, kinds: dict[str, Any], labels: list[str]) -> None:
     for label in labels:
         if label not in kinds:
             raise ValueError(f"{file.path}: has no attribute {label!r}, which the XML file lists as a label")
         if isinstance(kinds[label], str) or set(kinds[label]) != BINARY:
             raise ValueError(f"{file.path}: the label {label!r} must be {{0,1}}, got {kinds[label]}")
-    columns: dict[tuple[str, str | None], int] = {}  # of X: by feature, and by value where it has a column for each
-    for name, kind in file.attributes:
+    for name, kind in kinds.items():
         if isinstance(kind, str) and kind.upper() not in ("NUMERIC", "REAL", "INTEGER"):
             raise ValueError(f"{file.path}: the feature {name!r} is of type {kind}; numbers and {{...}} can be read")
+
+
+def _columns(file: _File, labels: list[str]) -> Iterator[Column]:
+    for name, kind in file.attributes:
         if name not in labels:
-            for value in [None] if _is_number(kind) else kind:
-                columns[name, value] = len(columns)
-    if not columns:
-        raise ValueError(f"{file.path}: has no features, only the labels of the XML file")
-    places: list[tuple[int, int]] = []
-    amounts: list[float] = []
-    Y = np.zeros((len(file.rows), len(labels)), dtype=bool)
-    order = {label: k for k, label in enumerate(labels)}
+            yield from ((name, value) for value in ([None] if _is_number(kind) else kind))
+
+
+def _cells(file: _File) -> Iterator[tuple[int, str, Any, str | float]]:
+    """Row, attribute, its type and its value, for every value that the file holds."""
     for number, row in enumerate(file.rows):
         for index, value in row.items() if file.sparse else enumerate(row):
             name, kind = file.attributes[index]
             if value is None:
                 raise ValueError(f"{_line(file, number)}: {name!r} has no value")
-            if name in order:
-                Y[number, order[name]] = value == "1"
-            elif _is_number(kind):
-                places.append((number, columns[name, None]))
-                amounts.append(float(value))
-            else:
-                places.append((number, columns[name, value]))
-                amounts.append(1.0)
+            yield number, name, kind, value
+
+
+def _features(file: _File, columns: dict[Column, int]) -> sp.csr_array:
+    places: list[tuple[int, int]] = []
+    amounts: list[float] = []
+    for number, name, kind, value in _cells(file):
+        column = columns.get((name, None) if _is_number(kind) else (name, str(value)))
+        if column is not None:  # else it is a label
+            places.append((number, column))
+            amounts.append(float(value) if _is_number(kind) else 1.0)
     with np.errstate(over="ignore"):
         values = np.array(amounts, dtype=np.float32)
     for wrong in np.flatnonzero(~np.isfinite(values))[:1]:
-        number, column = places[wrong]
-        name = list(columns)[column][0]
+        number, place = places[wrong]
+        name = list(columns)[place][0]
         raise ValueError(f"{_line(file, number)}: {name!r} is {amounts[wrong]}, not a number that float32 can hold")
-    X = sp.csr_array((values, np.array(places).reshape(-1, 2).T), shape=(len(file.rows), len(columns)))
-    numeric = np.array([isinstance(kinds[name], str) for name, _ in columns])
-    return Table(X if file.sparse else X.toarray(), Y, numeric)
+    return sp.csr_array((values, np.array(places).reshape(-1, 2).T), shape=(len(file.rows), len(columns)))
+
+
+def _truth(file: _File, labels: list[str]) -> NDArray[np.bool_]:
+    Y = np.zeros((len(file.rows), len(labels)), dtype=bool)
+    order = {label: k for k, label in enumerate(labels)}
+    for number, name, _, value in _cells(file):
+        if name in order:
+            Y[number, order[name]] = value == "1"
+    return Y
 
 
 def _line(file: _File, number: int) -> str:

@@ -1,42 +1,44 @@
 """The real sets in the report."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from rsoftmax_lab.contest import results
-from rsoftmax_lab.contest import tables as scores
-from rsoftmax_lab.contest.play import AVERAGES
-from rsoftmax_lab.contest.results import BEST_OF_OURS, CONTESTANTS, ORACLES, Contestant
-from rsoftmax_lab.experiments.tabular.run import Run
-from rsoftmax_lab.report.section import Section, Table, render
+from rsoftmax_lab.contest import tables
+from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OTHERS, Contestant
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.experiments.tabular.grid import Run
+from rsoftmax_lab.report.markdown import render
+from rsoftmax_lab.report.mean import signed
+from rsoftmax_lab.report.table import Table
+from rsoftmax_lab.report.write import Section
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trials
 
-WORST_FIT = 0.5  # "within half a point of the best"
+NEAR = 0.5  # points of F1 below the best
 
 
-def section(folder: Path, out: Path, notice: Callable[[str], None]) -> Section | None:
+def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables of scores, and where ours is the best or close to it."""
-    contest = results.read(folder / "tabular.jsonl", Run, notice)
-    if contest is None:
-        return None
+    contest = Contest.of(found["tabular"].alike(notice))
 
     def table(several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
-        return scores.table(contest, several, {name: [name] for name in contest.points()}, split, average)
+        return tables.table(contest, several, {name: [name] for name in contest.points()}, split, average)
 
-    ahead = {name: scores.lead(contest, [name]) for name in contest.points()}
+    leads = {name: contest.lead(BEST_OF_OURS, OTHERS, [name], "test") for name in contest.points()}
     test = table(CONTESTANTS, "test")
     text = render(
-        "tabular/section.md.jinja",
-        settings=contest.settings,
-        seeds=len(contest.seeds),
-        near=[name for name, margin in ahead.items() if margin is not None and margin.value >= -WORST_FIT],
-        sets=len(ahead),
+        __package__,
+        made=tables.made(contest),
+        near=[name for name, lead in leads.items() if lead is not None and lead.value >= -NEAR],
+        sets=len(leads),
         test=test,
         validation=table(CONTESTANTS, "validation"),
         averages=[(average, table(CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=table(ORACLES, "test"),
         margins=Table(
             ["set", f"{BEST_OF_OURS.title}, ahead of the best other"],
-            [[name, scores.signed(margin)] for name, margin in ahead.items()],
+            [[name, signed(lead)] for name, lead in leads.items()],
         ),
     )
     return Section(text, test.rich("Micro-F1 on test"), [])

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-
-from rsoftmax_lab.contest.results import Mean
-from rsoftmax_lab.report.section import save
+from rsoftmax_lab.report.figure import legend, panels, save
+from rsoftmax_lab.report.mean import Mean
 
 
 def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers: dict[str, float], path: Path) -> None:
@@ -13,12 +11,13 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
 
     Args:
         curves: of each task, accuracy by r; 0 is softmax.
-        errors: of each task, the standard error of an accuracy: the band around softmax, within which nothing is said.
-        papers: the r that was best in the paper.
-        path: where to.
+        errors: of each task, the standard error of an accuracy: the band around softmax, within which differences say
+            little.
+        papers: of each task, the r that was best in the paper.
+        path: the file to write.
     """
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.4), squeeze=False, layout="constrained")
-    for axis, (task, points) in zip(axes[0], curves.items(), strict=True):
+    figure, (axes,) = panels(1, len(curves), width=3.4, height=3.4)
+    for axis, (task, points) in zip(axes, curves.items(), strict=True):
         rates = [r for r in points if r > 0]
         means = [points[r] for r in rates]
         axis.errorbar(
@@ -37,8 +36,6 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
         axis.axvline(papers[task], color="#c1121f", linestyle=":", label="best r in the paper")
         axis.set_title(task, fontsize=11)
         axis.set_xlabel("final rate r", fontsize=9)
-    axes[0, 0].set_ylabel("accuracy on dev, %", fontsize=9)
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
+    legend(figure, axes[:1], columns=4)
     save(figure, path)
-    plt.close(figure)

@@ -1,0 +1,44 @@
+"""Who takes part in the contest: every method, under each of its rules."""
+
+from typing import NamedTuple
+
+from rsoftmax_lab.contest.methods import METHODS, P0
+
+
+class Contestant(NamedTuple):
+    """A method, and the rule by which its labels are read off."""
+
+    method: str
+    rule: str = "labels"
+
+    @property
+    def title(self) -> str:
+        """Its name in tables and figures."""
+        title = METHODS[self.method].title
+        match self.rule:
+            case "labels":
+                return title
+            case "tuned" if METHODS[self.method].ours:
+                return f"network of {title}, threshold tuned"
+            case "tuned":
+                return f"{title}, threshold tuned"
+            case "true_count":
+                return f"{title}, true count"
+        return f"{title}, {self.rule.replace('=', ' = ')}"
+
+    @property
+    def name(self) -> str:
+        """Its title, and "(ours)" if it is."""
+        return f"{self.title} (ours)" if METHODS[self.method].ours and self.rule != "tuned" else self.title
+
+
+EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
+ORACLES = tuple(one for one in EVERYBODY if one.rule == "true_count")
+CONTESTANTS = tuple(one for one in EVERYBODY if one not in ORACLES)
+OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours and one.rule == "labels")
+OTHERS = tuple(one for one in CONTESTANTS if not METHODS[one.method].ours)
+BEST_OF_OURS = Contestant("r_softmax_expected_f1")
+ITS_NETWORK_TUNED = Contestant("r_softmax_expected_f1", "tuned")  # the same scores without the rate
+PAPERS = Contestant("r_softmax_count")
+SPARSE = tuple(map(Contestant, ("sparsemax_huber", "sparsemax_hinge", "sparsehourglass")))
+IN_THE_PAPER = (*SPARSE, *(Contestant("softmax", f"p0={p0}") for p0 in P0 if p0 >= 0.05))

@@ -1,0 +1,56 @@
+"""The methods of the contest, in one table: a head with its loss, and the rules by which its labels are read off."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rsoftmax_lab.contest.rules import Rule, at_least, nonzero, true_count, tuned
+
+P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to end a network.
+
+    Attributes:
+        title: its name in tables and figures.
+        head: what the estimator is told.
+        rules: how labels are read off, by name.
+        ours: not in the paper's contest.
+    """
+
+    title: str
+    head: dict[str, Any]
+    rules: dict[str, Rule]
+    ours: bool = False
+
+
+def _head(mapping: str, loss: str, rate: str | None = None) -> dict[str, Any]:
+    return {"mapping": mapping, "loss": loss, "rate": rate}
+
+
+LABELS: dict[str, Rule] = {"labels": nonzero, "true_count": true_count}
+TUNED: dict[str, Rule] = {"tuned": tuned("z")}
+THRESHOLDS: dict[str, Rule] = {f"p0={p0}": at_least(p0) for p0 in P0} | {"tuned": tuned("p"), "true_count": true_count}
+
+METHODS: dict[str, Method] = {
+    "softmax": Method("softmax", _head("softmax", "cross_entropy"), THRESHOLDS),
+    "sparsemax_huber": Method("sparsemax + huber", _head("sparsemax", "sparsemax_huber_loss"), LABELS),
+    "sparsemax_hinge": Method("sparsemax + hinge", _head("sparsemax", "sparsemax_hinge_loss"), LABELS),
+    "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_loss"), LABELS),
+    "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "r_softmax_loss", "count"), LABELS),
+    "t_softmax_threshold": Method(
+        "t-softmax, threshold", _head("t_softmax", "t_softmax_loss", "threshold"), LABELS, ours=True
+    ),
+    "r_softmax_expected_f1": Method(
+        "r-softmax, expected F1", _head("r_softmax", "binary_cross_entropy", "expected_f1"), LABELS | TUNED, ours=True
+    ),
+    "bce": Method("BCE", _head("t_softmax", "binary_cross_entropy", "zero"), LABELS | TUNED),
+    "zlpr": Method("ZLPR", _head("t_softmax", "zlpr_loss", "zero"), LABELS),
+}
+
+
+def check_method(name: str) -> None:
+    """Refuse what is not in the table."""
+    if name not in METHODS:
+        raise ValueError(f"no method is called {name!r}; there are {', '.join(METHODS)}")

@@ -1,0 +1,68 @@
+"""Rules: how labels are read off what a trained network answers.
+
+Most methods have one rule, the non-zero probabilities; softmax has no zeros, so it is read at every threshold of a
+grid, from the same training. Two rules are not the paper's: ``tuned`` chooses its threshold on the validation rows, and
+``true_count`` is told how many labels each row has, which shows what a method's ranking is worth when the counting is
+perfect.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rsoftmax_lab.contest.data import Labels
+from rsoftmax_lab.contest.scores import best_threshold
+
+
+class Answers(NamedTuple):
+    """What a network says about some rows: scores and probabilities [rows, K]; and the truth."""
+
+    z: NDArray[np.float32]
+    p: NDArray[np.float32]
+    Y: Labels
+
+
+def answers(z: NDArray[np.float32], p: NDArray[np.float32], Y: Labels, ignored: Labels | None) -> Answers:
+    """:class:`Answers` in which no rule finds a label that is ignored, so that it counts nowhere."""
+    if ignored is None:
+        return Answers(z, p, Y)
+    return Answers(np.where(ignored, -np.inf, z), np.where(ignored, 0, p), Y & ~ignored)
+
+
+Decision = Callable[[Answers], Labels]
+Rule = Callable[[Answers], Decision]  # from the validation rows to a decision; only "tuned" looks at them
+
+
+def nonzero(validation: Answers) -> Decision:
+    """The labels are the non-zero probabilities."""
+    return lambda answers: answers.p > 0
+
+
+def at_least(p0: float) -> Rule:
+    """The labels are the probabilities that are not below p0."""
+    return lambda validation: lambda answers: answers.p >= p0
+
+
+def tuned(what: str) -> Rule:
+    """The labels are the scores ("z") or probabilities ("p") above the threshold that is best on validation."""
+
+    def rule(validation: Answers) -> Decision:
+        threshold = best_threshold(getattr(validation, what), validation.Y)
+        return lambda answers: getattr(answers, what) >= threshold
+
+    return rule
+
+
+def true_count(validation: Answers) -> Decision:
+    """The k highest scores, k being the true number of labels."""
+
+    def top(answers: Answers) -> Labels:
+        k = torch.from_numpy(answers.Y.sum(1, keepdims=True))
+        z = torch.from_numpy(answers.z)
+        least = z.topk(max(int(k.max()), 1), -1).values.gather(-1, (k - 1).clamp(min=0))
+        return ((z >= least) & (k > 0)).numpy()
+
+    return top

@@ -1,0 +1,138 @@
+"""One run of the contest: one network, trained by one method, on any multi-label data, and scored under its rules."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from rsoftmax.estimator import SparseLabelClassifier
+from rsoftmax_lab.contest.data import Data, Matrix, Rows
+from rsoftmax_lab.contest.methods import METHODS, check_method
+from rsoftmax_lab.contest.rules import Answers, Decision, Rule, answers
+from rsoftmax_lab.contest.scores import micro_f1, scores
+from rsoftmax_lab.running.runs import BaseRun
+
+Point = Any  # what a contest is held on: a draw, or a set's name
+
+
+@dataclass(frozen=True)
+class Training(BaseRun):
+    """The paper's training; a run says what it does differently. The width and the batch are ours: it gives none.
+
+    ``hidden=0`` is a network without a hidden layer.
+    """
+
+    VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
+    ANSWERS: ClassVar[tuple[str, ...]] = ("rules",)
+
+    method: str = "softmax"
+    seed: int = 0
+    epochs: int = 150
+    lr: float = 1e-3
+    hidden: int = 128
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        check_method(self.method)
+
+    @property
+    def point(self) -> Point:
+        """On what the contest is held."""
+        return tuple(getattr(self, name) for name in self.PLACE)
+
+
+def contestant(run: Training) -> SparseLabelClassifier:
+    """The network of a run, to be trained an epoch at a time."""
+    hidden = (run.hidden,) if run.hidden else ()
+    head = METHODS[run.method].head
+    return SparseLabelClassifier(**head, hidden=hidden, lr=run.lr, batch_size=run.batch_size, random_state=run.seed)
+
+
+def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[str, Any]:
+    """Train one method and score it under each of its rules.
+
+    For each rule: the epoch with the highest micro-F1 on the validation rows (the paper reports that number), the
+    scores at that epoch on validation and on test, and those on test after the last epoch, where nothing is selected;
+    with ``curves``, the micro-F1 on validation after each epoch.
+    """
+    model = contestant(run)
+    followed = {name: _Followed(rule) for name, rule in METHODS[run.method].rules.items()}
+    seconds = 0.0
+    for _ in range(run.epochs):
+        start = time.perf_counter()
+        model.partial_fit(data.train.X, data.train.Y)
+        seconds += time.perf_counter() - start
+        validation, weights = _ask(model, data.validation), _weights(model)
+        for one in followed.values():
+            one.look(validation, weights)
+    last = _Judged.by(model, data)
+    best = {one.epoch: _Judged.by(model, data, one.weights) for one in followed.values()}
+    return {
+        "epoch_seconds": round(seconds / run.epochs, 6),
+        "rules": {
+            name: {
+                "epoch": one.epoch,
+                "validation": _score(best[one.epoch].validation, one.decide),
+                "test": _score(best[one.epoch].test, one.decide),
+                "test_last": _score(last.test, one.rule(last.validation)),
+                **({"curve": [round(100 * f1, 1) for f1 in one.curve]} if curves else {}),
+            }
+            for name, one in followed.items()
+        },
+    }
+
+
+class _Followed:
+    """A rule's micro-F1 on validation after each epoch, and what the best of these epochs had."""
+
+    weights: dict[str, Tensor]
+    decide: Decision
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.epoch, self.curve = rule, 0, list[float]()
+
+    def look(self, validation: Answers, weights: dict[str, Tensor]) -> None:
+        decide = self.rule(validation)
+        f1 = micro_f1(validation.Y, decide(validation))
+        if f1 > max(self.curve, default=-1):
+            self.epoch, self.weights, self.decide = len(self.curve) + 1, weights, decide
+        self.curve.append(f1)
+
+
+class _Judged(NamedTuple):
+    """What the network says about the rows that it did not learn from."""
+
+    validation: Answers
+    test: Answers
+
+    @classmethod
+    def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Judged":
+        """The answers as the network is now, or with the weights of some epoch."""
+        if weights is not None:
+            model.net_.module_.load_state_dict(weights)
+        return cls(_ask(model, data.validation), _ask(model, data.test))
+
+
+def _score(answers: Answers, decide: Decision) -> dict[str, float]:
+    return scores(answers.Y, decide(answers))
+
+
+def _ask(model: SparseLabelClassifier, rows: Rows) -> Answers:
+    """``decision_function`` and ``predict_proba`` from one pass."""
+    module = model.net_.module_.eval()
+    with torch.no_grad():
+        outputs = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
+    z = [output.z if output.theta is None else output.z - output.theta for output in outputs]
+    return answers(torch.cat(z).numpy(), torch.cat([output.p for output in outputs]).numpy(), rows.Y, rows.ignored)
+
+
+def _dense(X: Matrix) -> Tensor:
+    return torch.from_numpy(np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float32))
+
+
+def _weights(model: SparseLabelClassifier) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.net_.module_.state_dict().items()}

@@ -1,0 +1,68 @@
+"""What the rows of Table 2 say: scores, and the trials that dev or validation selects."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import partial
+
+from rsoftmax_lab.experiments.glue.data import TASKS
+from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.report.mean import Mean
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trial, Trials
+
+
+def by_task(trials: Trials[Run], notice: Notice) -> dict[str, list[Trial[Run]]]:
+    """The trials of each task that has some, under the same settings."""
+    present = [task for task in TASKS if any(run.task == task for run, _ in trials)]
+    return {task: list(trials.where(partial(_is_of, task)).alike(notice, task)) for task in present}
+
+
+def score(trial: Trial[Run], split: str, metric: str = "accuracy") -> float | None:
+    """In per cent; None if nothing was set aside for validation, or the task has no such metric."""
+    value = (trial.row[split] or {}).get(metric)
+    return None if value is None else 100 * value
+
+
+def chosen(trials: Sequence[Trial[Run]], mapping: str, by: str) -> list[Trial[Run]]:
+    """A mapping's best trial of each seed, on the split "dev" or "validation".
+
+    Of equals, the one with the smaller r, and then with the smaller learning rate.
+    """
+    mine = [trial for trial in trials if trial.run.mapping == mapping and score(trial, by) is not None]
+    mine.sort(key=lambda trial: (trial.run.r or 0, trial.run.lr))
+    seeds = sorted({trial.run.seed for trial in mine})
+    return [max((t for t in mine if t.run.seed == seed), key=lambda t: score(t, by) or 0) for seed in seeds]
+
+
+def mean(trials: Sequence[Trial[Run]], metric: str = "accuracy") -> Mean | None:
+    """The mean over trials of a score on dev."""
+    values = [value for trial in trials if (value := score(trial, "dev", metric)) is not None]
+    return Mean.of(values) if values else None
+
+
+def curve(trials: Sequence[Trial[Run]]) -> dict[float, Mean]:
+    """Accuracy on dev at each r, 0 being softmax; validation selects the learning rate, or dev if there is none."""
+    by = "validation" if all(trial.row["validation"] for trial in trials) else "dev"
+    rates = sorted({trial.run.r for trial in trials if trial.run.r is not None})
+    groups = {0.0: chosen(trials, "softmax", by)}
+    groups |= {r: chosen([trial for trial in trials if trial.run.r == r], "r_softmax", by) for r in rates}
+    means = {r: mean(some) for r, some in groups.items()}
+    return {r: mean for r, mean in means.items() if mean is not None}
+
+
+def lead(trials: Sequence[Trial[Run]], by: str) -> Mean | None:
+    """How far r-softmax is ahead of softmax, over the seeds that both have."""
+    mine, other = ({t.run.seed: score(t, "dev") or 0 for t in chosen(trials, n, by)} for n in ("r_softmax", "softmax"))
+    seeds = sorted(mine.keys() & other.keys())
+    return Mean.of([mine[seed] - other[seed] for seed in seeds]) if seeds else None
+
+
+def standard_error(trials: Sequence[Trial[Run]]) -> float:
+    """That of one accuracy, from the number of dev rows alone."""
+    accuracy = statistics.fmean(trial.row["dev"]["accuracy"] for trial in trials)
+    return 100 * math.sqrt(accuracy * (1 - accuracy) / trials[0].row["rows"]["dev"])
+
+
+def _is_of(task: str, run: Run) -> bool:
+    return run.task == task

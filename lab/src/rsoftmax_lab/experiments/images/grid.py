@@ -1,0 +1,92 @@
+"""The grid of Table 1."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.training import Training
+from rsoftmax_lab.experiments.images.pictures import Splits
+
+LEARNING_RATES = (1e-3, 1e-4, 1e-5)
+SHARES = (0.2, 0.0)  # held out, and the paper's way
+
+
+@dataclass(frozen=True)
+class Run(Training):
+    """One method on one set.
+
+    ``model`` and ``data`` name the network and what it was shown, so that runs on others do not mix; ``pictures`` is
+    how many of each split are taken, all if 0.
+    """
+
+    PLACE = ("dataset",)
+    VARIED = (*Training.VARIED, "lr", "selection_share")
+
+    epochs: int = 100
+    hidden: int = 0
+    dataset: str = "voc"
+    selection_share: float = SHARES[0]
+    finetune: bool = False
+    augment: bool = False
+    pictures: int = 0
+    model: str = ""
+    data: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"a learning rate must be above 0, got {self.lr}")
+
+    @property
+    def point(self) -> str:
+        """On what the contest is held."""
+        return self.dataset
+
+
+def grid(
+    methods: Sequence[str] = tuple(METHODS),
+    seeds: int = 3,
+    learning_rates: Sequence[float] | None = None,
+    shares: Sequence[float] | None = None,
+    **rest: Any,
+) -> list[Run]:
+    """Table 1: every method, in both ways."""
+    return [
+        Run(method=method, seed=seed, lr=lr, selection_share=share, **rest)
+        for seed in range(seeds)
+        for share in shares or SHARES
+        for lr in learning_rates or LEARNING_RATES
+        for method in methods
+    ]
+
+
+def quick_grid(
+    methods: Sequence[str] = tuple(METHODS), learning_rates: Sequence[float] | None = None, **rest: Any
+) -> list[Run]:
+    """The same with one seed, one learning rate if none is asked for, and few epochs."""
+    return grid(methods, **{**rest, "seeds": 1, "epochs": 10, "learning_rates": learning_rates or LEARNING_RATES[:1]})
+
+
+def hold_out(n: int, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of the pictures to learn from, and of those to select on."""
+    order = np.random.default_rng(run.seed).permutation(n)
+    held_out = round(run.selection_share * n)
+    return order[held_out:], order[:held_out]
+
+
+def check(splits: Splits, runs: Iterable[Run]) -> None:
+    """Refuse what no run could be made of."""
+    if len(splits.classes) < 2:
+        raise ValueError(f"a set needs two classes or more, got {', '.join(splits.classes)}")
+    if not len(splits.val):
+        raise ValueError("no picture of val is left to be judged on")
+    for run in {run.selection_share: run for run in runs}.values():
+        learn, select = hold_out(len(splits.train), run)
+        if not len(learn) or (run.selection_share and not len(select)):
+            held = f"with a share of {run.selection_share} held out to choose on"
+            raise ValueError(f"{len(splits.train)} training pictures are too few {held}; take more, or --share 0")

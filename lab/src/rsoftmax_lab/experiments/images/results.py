@@ -1,0 +1,74 @@
+"""What the rows of Table 1 say, at the best learning rate."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.experiments.images.grid import Run
+from rsoftmax_lab.running import rows
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trial, Trials
+from rsoftmax_lab.running.runs import Row, differences, key
+
+
+class Table1(NamedTuple):
+    """What the rows say, the best learning rate taken for each rule.
+
+    Attributes:
+        settings: what all runs of a set have in common beside the defaults, for each set.
+        shares: of the training pictures, held out to choose on, for each set.
+        paper: chosen on val, the pictures that are reported; its "validation" is the paper's number.
+        held_out: chosen on training pictures; its "test" is on val, on which nothing was chosen.
+    """
+
+    settings: dict[str, dict[str, Any]]
+    shares: dict[str, float]
+    paper: Contest
+    held_out: Contest
+
+
+def table1(found: dict[str, Trials[Run]], notice: Notice, *, finetune: bool = False) -> Table1:
+    """What runs on frozen features say, or runs that trained the whole network; empty if there are none."""
+    table = Table1({}, {}, Contest({}, {}), Contest({}, {}))
+    for name, trials in found.items():
+        alike = trials.where(lambda run: run.finetune == finetune).alike(notice)
+        if len(alike):
+            _add(table, name, alike, notice)
+    return table
+
+
+def chosen(path: Path, runs: Iterable[Run]) -> tuple[Run, int]:
+    """Of one method's runs with the first seed, held out if there are any: the best one, and its best epoch."""
+    first = [run for run in runs if run.seed == 0]
+    named = {key(differences(run)): run for run in [run for run in first if run.selection_share] or first}
+    done = {key(differences(trial.run)): trial.row for trial in rows.read(path, Run, print)}
+    rule = "labels" if "labels" in METHODS[first[0].method].rules else "tuned"
+    scored = {name: done[name]["rules"][rule] for name in named if name in done}  # of equals the first of the grid
+    best = max(scored, key=lambda name: float(scored[name]["validation"]["micro"]))
+    return named[best], int(scored[best]["epoch"])
+
+
+def _add(table: Table1, name: str, trials: Trials[Run], notice: Notice) -> None:
+    """Add what the runs on a set say; of those that hold out different shares, the ones with the share of most."""
+    shares = Counter(run.selection_share for run, _ in trials if run.selection_share).most_common()
+    if len(shares) > 1:
+        notice(f"{trials.path} mixes runs that hold out different shares; shown are those with {shares[0][0]}")
+    table.settings[name] = trials.settings
+    table.shares[name] = shares[0][0] if shares else 0.0
+    for contest, share in ((table.paper, 0.0), (table.held_out, table.shares[name] or None)):
+        for trial in sorted(trials, key=lambda trial: -trial.run.lr):  # of equals the highest learning rate
+            if trial.run.selection_share == share:
+                methods = contest.methods(trial.run)
+                methods[trial.run.method] = _better(methods.get(trial.run.method), trial)
+
+
+def _better(row: Row | None, trial: Trial[Run]) -> Row:
+    """Two rows of a method at different learning rates as one: for each rule, that which is better on validation."""
+    rules = {name: rule | {"lr": trial.run.lr} for name, rule in trial.row["rules"].items()}
+    for name, rule in (row["rules"] if row else {}).items():
+        if rule["validation"]["micro"] >= rules[name]["validation"]["micro"]:
+            rules[name] = rule
+    return trial.row | {"rules": rules}

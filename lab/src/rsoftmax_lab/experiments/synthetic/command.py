@@ -1,0 +1,11 @@
+"""``rsoftmax reproduce synthetic``."""
+
+from rsoftmax_lab.running.options import Seeds, Sweep
+
+
+def synthetic(seeds: Seeds = 3, *, sweep: Sweep) -> None:
+    """Figure 2: synthetic documents, the number of labels and the length varied."""
+    from rsoftmax_lab.experiments.synthetic import grid
+    from rsoftmax_lab.experiments.synthetic.run import run
+
+    sweep.do("synthetic", grid.quick_grid() if sweep.quick else grid.grid(seeds), run)

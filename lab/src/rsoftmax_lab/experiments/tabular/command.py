@@ -1,0 +1,29 @@
+"""``rsoftmax reproduce tabular``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Seeds, Sweep
+
+
+def tabular(
+    data: Annotated[Path, typer.Option(help="A folder with a folder for each set, in Mulan's ARFF format.")],
+    only: Annotated[list[str] | None, typer.Option(help="A set to run; may be given again. All if not given.")] = None,
+    seeds: Seeds = 3,
+    *,
+    sweep: Sweep,
+) -> None:
+    """The same contest on real sets."""
+    from functools import partial
+
+    from rsoftmax_lab.experiments.tabular import grid, mulan
+    from rsoftmax_lab.experiments.tabular.run import run
+
+    try:
+        names = mulan.names(data, only)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
+    runs = grid.quick_grid(names) if sweep.quick else grid.grid(names, seeds)
+    sweep.do("tabular", runs, partial(run, data.resolve()))

@@ -1,0 +1,60 @@
+"""What fine-tuning has in common, whatever is fine-tuned: the Trainer of transformers, quiet but for lines of ours."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+
+class Tuned(Protocol):
+    """A run that fine-tunes."""
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the training rows."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+
+    @property
+    def seed(self) -> int:
+        """What the random numbers follow."""
+
+
+def arguments(run: Tuned, folder: str | Path, **settings: Any) -> TrainingArguments:
+    """The Trainer's settings for a run; it writes to the folder, and shows and reports nothing by itself."""
+    return TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=run.epochs,
+        learning_rate=run.lr,
+        seed=run.seed,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        **settings,
+    )
+
+
+def show_progress(trainer: Trainer, line: Callable[[Any, dict[str, Any]], str | None]) -> None:
+    """Show lines of ours on stderr instead of the Trainer's: runs take minutes, and a sweep's bar moves at their end.
+
+    Args:
+        trainer: the Trainer.
+        line: from the Trainer's state and what it logs to a line, or None to show nothing.
+    """
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_Progress(line))
+
+
+class _Progress(TrainerCallback):
+    def __init__(self, line: Callable[[Any, dict[str, Any]], str | None]) -> None:
+        self.line = line
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        text = self.line(state, logs or {}) if state.is_world_process_zero else None
+        if text is not None:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,56 @@
+"""Values as Markdown: the only place where names, settings and scores, which come from data, become Markdown."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from rsoftmax_lab.report.table import Bold, Table
+
+TEMPLATE = "template.md.jinja"
+
+
+def render(package: str, **values: Any) -> str:
+    """Fill in the template of a package; :func:`markdown` writes what is filled in."""
+    environment = jinja2.Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=markdown,
+    )
+    return environment.from_string((files(package) / TEMPLATE).read_text(encoding="utf-8")).render(**values)
+
+
+def markdown(value: object) -> str:
+    """A value, as it stands in Markdown.
+
+    Example:
+        >>> print(markdown(Table(["F1", "VOC"], [["softmax", Bold("76.05")]])))
+        | F1 | VOC |
+        | --- | ---: |
+        | softmax | **76.05** |
+    """
+    match value:
+        case Table():
+            lines = [value.columns, ["---", *["---:"] * (len(value.columns) - 1)], *value.rows]
+            return "\n".join(f"| {' | '.join(map(markdown, line))} |" for line in lines)
+        case Bold():
+            return f"**{value}**"
+    return str(value)
+
+
+def listed(settings: Mapping[str, Any]) -> str:
+    """Settings, one after the other."""
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "seed"), counted(2, "seed")
+        ('1 seed', '2 seeds')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,66 @@
+"""Tables of text: the same for Markdown and for the terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from rsoftmax_lab.report.mean import Mean
+
+
+class Bold(str):
+    """A cell to be shown in bold."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text; the first column is aligned to the left, the others to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def rich(self, title: str) -> RichTable:
+        """For the terminal."""
+        table = RichTable(title=Text(title), title_justify="left")
+        for place, column in enumerate(self.columns):
+            table.add_column(Text(column), justify="right" if place else "left")
+        for row in self.rows:
+            table.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
+        return table
+
+
+def best_in_bold(means: Mapping[str, Sequence[Mean | None]]) -> list[list[str]]:
+    """A row for each name that has a mean; in each column the best, and what equals it as shown, in bold.
+
+    Example:
+        >>> best_in_bold({"a": [Mean(2.0, None), None], "b": [Mean(1.0, None), Mean(3.0, None)], "c": [None, None]})
+        [['a', '2.00', ''], ['b', '1.00', '3.00']]
+    """
+    best = [max((mean.value for mean in column if mean), default=0.0) for column in zip(*means.values(), strict=True)]
+
+    def cell(mean: Mean | None, top: float) -> str:
+        if mean is None:
+            return ""
+        return Bold(mean) if f"{mean.value:.2f}" == f"{top:.2f}" else str(mean)
+
+    return [
+        [name, *(cell(mean, top) for mean, top in zip(line, best, strict=True))]
+        for name, line in means.items()
+        if any(line)
+    ]
+
+
+class Claim(NamedTuple):
+    """What the paper or we say, and what the numbers say to that."""
+
+    text: str
+    numbers: list[str]
+    holds: bool | None
+
+
+def weighed(claims: list[Claim], columns: Sequence[str]) -> Table:
+    """Claims down; what each column's numbers say, and whether the claim holds, across."""
+    verdict = {True: "yes", False: "no", None: "?"}
+    return Table(["claim", *columns, "holds"], [[claim.text, *claim.numbers, verdict[claim.holds]] for claim in claims])

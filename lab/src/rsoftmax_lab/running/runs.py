@@ -1,0 +1,53 @@
+"""A run: a frozen dataclass whose defaults are the paper's numbers, named by what it changes of them."""
+
+import json
+from dataclasses import MISSING, fields
+from typing import Any, ClassVar
+
+Row = dict[str, Any]
+
+
+class BaseRun:
+    """What the runs of an experiment say about themselves.
+
+    Attributes:
+        PLACE: the fields that say what a run is done on: a data set, a task, a draw.
+        VARIED: the fields that are compared with each other there. All other fields are settings, which must be alike.
+        ANSWERS: what the row of a finished run must hold.
+    """
+
+    PLACE: ClassVar[tuple[str, ...]] = ()
+    VARIED: ClassVar[tuple[str, ...]] = ()
+    ANSWERS: ClassVar[tuple[str, ...]] = ()
+
+
+def differences(run: Any) -> Row:
+    """What a run changes of its defaults.
+
+    Example:
+        >>> from rsoftmax_lab.experiments.synthetic.grid import Run
+        >>> differences(Run(classes=30, method="zlpr", epochs=150))
+        {'method': 'zlpr', 'classes': 30}
+    """
+    given = {field.name: getattr(run, field.name) for field in fields(run)}
+    return {
+        field.name: given[field.name]
+        for field in fields(run)
+        if field.default is MISSING or given[field.name] != field.default
+    }
+
+
+def settings(run: BaseRun) -> Row:
+    """Of the differences, those that runs must have in common to be compared.
+
+    Example:
+        >>> from rsoftmax_lab.experiments.synthetic.grid import Run
+        >>> settings(Run(classes=30, method="zlpr", epochs=20))
+        {'epochs': 20}
+    """
+    return {name: value for name, value in differences(run).items() if name not in (*run.PLACE, *run.VARIED)}
+
+
+def key(changes: Row) -> str:
+    """The name of a run: its differences, in one spelling. A field added later leaves the old names alone."""
+    return json.dumps(changes, sort_keys=True)
