@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from rsoftmax import MAPPINGS
-from rsoftmax.cli.application import app
+from rsoftmax import MAPPINGS, __version__
+from rsoftmax.cli.application import LAB, app
 
 
-def rsoftmax(*words: str) -> str:
+def shown_by(*words: str) -> str:
     result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     return result.output
@@ -26,7 +26,7 @@ def refusal(*words: str) -> str:
 
 
 def test_list_shows_every_mapping() -> None:
-    shown = rsoftmax("list")
+    shown = shown_by("list")
     for name, mapping in MAPPINGS.items():
         assert name in shown
         assert mapping.formula in shown
@@ -34,19 +34,19 @@ def test_list_shows_every_mapping() -> None:
 
 def test_plot_writes_what_the_ending_says(tmp_path: Path) -> None:
     png, svg = tmp_path / "a.png", tmp_path / "b.svg"
-    shown = rsoftmax("plot", "--logits", "2", "1.5", ".3", "-1", "--r", "0.5", "--out", str(png))
+    shown = shown_by("plot", "--logits", "2", "1.5", ".3", "-1", "--r", "0.5", "--out", str(png))
     assert "r_softmax, r = 0.5" in shown
     assert "0.7514" in shown
     with Image.open(png) as picture:
         assert picture.format == "PNG"
         assert picture.size[0] > 1000
-    rsoftmax("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
+    shown_by("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize("logits", [["-1", "-2e-3", ".5"], ["-1,-2e-3,.5"], ["-1", "-2e-3,.5"]], ids=str)
 def test_logits_may_be_written_as_people_write_them(logits: list[str], tmp_path: Path) -> None:
-    assert "-0.002" in rsoftmax("plot", "--logits", *logits, "--out", str(tmp_path / "a.png"))
+    assert "-0.002" in shown_by("plot", "--logits", *logits, "--out", str(tmp_path / "a.png"))
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,37 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "rsoftmax: the command line needs typer; run: pip install 'rsoftmax[cli]'\n"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert shown_by("--version") == f"rsoftmax {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["plot", "--help"], ["predict", "--help"], ["--version"]], ids=" ".join)
+def test_help_does_not_wait_for_torch(words: list[str]) -> None:
+    program = f"""
+import sys
+from rsoftmax.cli.application import app
+try:
+    app({words!r})
+except SystemExit as end:
+    assert end.code == 0
+heavy = {{"torch", "numpy", "matplotlib", "transformers", "sklearn", "rsoftmax_lab"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("name", LAB)
+def test_without_the_laboratory_its_commands_say_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())  # as if nothing were installed beside
+    assert f"`rsoftmax {name}` comes with the laboratory; run: pip install rsoftmax-lab" in refusal(name, "--quick")
+
+
+def test_a_parameter_that_no_mapping_has_is_refused() -> None:
+    assert "there is no option --x; the parameters of the mappings are --lam, --q, --r, --t" in refusal(
+        "plot", "--x", "1"
+    )
+    assert "'half' is not a number" in refusal("plot", "--r=half")

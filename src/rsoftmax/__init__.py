@@ -5,7 +5,6 @@ below list in ``__all__``, and ``kernels`` and ``losses`` as modules.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors
@@ -33,8 +32,11 @@ if not TYPE_CHECKING:  # a checker would believe that every name exists
             listed = (public for home in _HOMES for public in _module(home).__all__)
             return sorted({*_MODULES, *listed, *_module("modules").MODULES})
         if not name.startswith("_"):
-            if find_spec(f"{__name__}.{name}"):
+            try:
                 return _module(name)
+            except ModuleNotFoundError as missing:
+                if missing.name != f"{__name__}.{name}":
+                    raise
             for home in map(_module, _HOMES):
                 if name in home.__all__:
                     globals()[name] = value = getattr(home, name)

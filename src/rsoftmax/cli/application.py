@@ -1,25 +1,26 @@
-"""The command line: ``rsoftmax list | plot | attention-map | predict``, and the commands of other packages.
+"""All commands together: ``rsoftmax list | plot | attention-map | predict``, and those of the laboratory.
 
-A package adds commands by an entry point of the group ``rsoftmax.commands``: a function that takes the application.
-Nothing heavy is imported before a command runs, so ``rsoftmax --help`` does not wait for torch.
+Nothing heavy is imported before a command runs: ``rsoftmax --help`` waits neither for torch nor for the laboratory,
+whose commands come from the entry points of the group ``rsoftmax.commands``: functions that add to an application.
 """
 
-from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from rsoftmax import __version__
 from rsoftmax.cli import attention_map, mappings, predict
+from rsoftmax.cli.parameters import TAKES_PARAMETERS
 
-INSTALL = "pip install rsoftmax-lab"
 LAB = {
-    "bench": "Time the mappings beside torch.softmax.",
-    "report": "Write tables and figures of the results.",
-    "reproduce": "Run the paper's experiments again.",
+    "reproduce": "Run the paper's experiments again",
+    "report": "Write tables and figures of the results",
+    "bench": "Time the library beside torch",
 }
+HELP = "Sparse probability mappings with a controllable rate of zeros."
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # every word after the command's name
 
-app = typer.Typer(help="Sparse probability mappings with a controllable rate of zeros.", no_args_is_help=True)
+app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,25 +32,35 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def rsoftmax(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Sparse probability mappings with a controllable rate of zeros."""
 
 
-def _say_what_to_install(name: str, text: str) -> None:
-    """Add a command of the laboratory that tells how to get it."""
-
-    @app.command(name, help=f"{text} Needs: {INSTALL}", context_settings={"ignore_unknown_options": True})
-    def absent(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-        raise typer.BadParameter(f"`rsoftmax {name}` comes with the laboratory; run: {INSTALL}")
+def _add_lab_command(name: str, text: str) -> None:
+    @app.command(name, help=f"{text} (rsoftmax-lab).", add_help_option=False, context_settings=PASS_ON)
+    def run(context: typer.Context) -> None:
+        _laboratory(name)([name, *context.args], prog_name="rsoftmax")
 
 
-for module in (mappings, attention_map, predict):
-    app.add_typer(module.app)
-for entry in entry_points(group="rsoftmax.commands"):
-    entry.load()(app)
-known = {one.name for one in app.registered_commands} | {one.name for one in app.registered_groups}
-for name, text in LAB.items():
-    if name not in known:
-        _say_what_to_install(name, text)
+def _laboratory(name: str) -> typer.Typer:
+    """An application of the commands that are installed beside the library."""
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="rsoftmax.commands")
+    if not found:
+        raise typer.BadParameter(f"`rsoftmax {name}` comes with the laboratory; run: pip install rsoftmax-lab")
+    lab = typer.Typer(rich_markup_mode=None)
+    lab.callback()(lambda: None)  # so that a single command keeps its name
+    for entry in found:
+        entry.load()(lab)
+    return lab
+
+
+app.command("list")(mappings.list_mappings)
+app.command("plot", cls=mappings.PlotCommand, context_settings=TAKES_PARAMETERS)(mappings.plot)
+app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention_map.attention_map)
+app.command("predict")(predict.predict)
+for command, text in LAB.items():
+    _add_lab_command(command, text)

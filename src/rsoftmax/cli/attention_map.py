@@ -6,12 +6,9 @@ from typing import Annotated
 import typer
 
 from rsoftmax.cli.arguments import picture
-from rsoftmax.cli.parameters import TAKES_PARAMETERS, given
-
-app = typer.Typer()
+from rsoftmax.cli.parameters import given
 
 
-@app.command("attention-map", context_settings=TAKES_PARAMETERS)
 def attention_map(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="A folder, or a hub id, with a model and its tokenizer.")],

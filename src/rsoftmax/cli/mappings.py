@@ -8,15 +8,12 @@ import typer
 from typer.core import TyperCommand
 
 from rsoftmax.cli.arguments import numbers, picture
-from rsoftmax.cli.parameters import TAKES_PARAMETERS, given
-
-app = typer.Typer()
+from rsoftmax.cli.parameters import given
 
 MOST_LOGITS = 40
 COLUMNS = ("mapping", "p", "parameter", "who decides the zeros", "source")
 
 
-@app.command("list")
 def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False) -> None:
     """List the mappings."""
     if markdown:
@@ -33,10 +30,11 @@ def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown 
     Console().print(table)
 
 
-class _PlotCommand(TyperCommand):
+class PlotCommand(TyperCommand):
     """Lets ``--logits 2 1.5 .3 -1`` be written as people write it: the option takes all numbers that follow it."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Join the numbers after ``--logits`` to one word, before the options are told apart."""
         joined: list[str] = []
         for word in args:
             if joined and joined[-1].startswith("--logits") and numbers(word):
@@ -46,7 +44,6 @@ class _PlotCommand(TyperCommand):
         return super().parse_args(ctx, joined)
 
 
-@app.command(cls=_PlotCommand, context_settings=TAKES_PARAMETERS)
 def plot(
     context: typer.Context,
     logits: Annotated[list[str], typer.Option(metavar="NUMBERS", help="The scores of one row.")] = ["2,1.5,.3,-1"],  # noqa: B006
