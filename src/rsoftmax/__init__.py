@@ -5,7 +5,6 @@ below list in ``__all__``, and ``kernels`` and ``losses`` as modules.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors
@@ -33,6 +32,8 @@ if not TYPE_CHECKING:  # a checker would believe that every name exists
             listed = (public for home in _HOMES for public in _module(home).__all__)
             return sorted({*_MODULES, *listed, *_module("modules").MODULES})
         if not name.startswith("_"):
+            from importlib.util import find_spec  # which takes a while to import
+
             if find_spec(f"{__name__}.{name}"):
                 return _module(name)
             for home in map(_module, _HOMES):
