@@ -14,25 +14,20 @@ TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def given(context: typer.Context) -> dict[str, float]:
     """The parameters among the words that the command did not know, by letter; other words are refused."""
-    letters = _letters()
+    from rsoftmax.table import letters
+
+    known = letters()
     found: dict[str, float] = {}
     words = iter(context.args)
     for word in words:
         letter, _, value = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise typer.BadParameter(f"Got unexpected extra argument(s) ({word})")
-        if letter not in letters:
-            known = ", ".join(f"--{one}" for one in letters)
-            raise typer.BadParameter(f"there is no option --{letter}; the parameters of the mappings are {known}")
+        if letter not in known:
+            listed = "; ".join(f"--{text}" for text in known.values())
+            raise typer.BadParameter(f"there is no option --{letter}; the parameters are {listed}")
         found[letter] = _number(letter, value, words)
     return found
-
-
-def _letters() -> list[str]:
-    from rsoftmax.mappings import MAPPINGS
-
-    parameters = [mapping.parameter for mapping in MAPPINGS.values()]
-    return sorted({one.name for one in parameters if one is not None and one.per_row})
 
 
 def _number(letter: str, value: str, words: Iterator[str]) -> float:

@@ -241,18 +241,19 @@ class Zero(Threshold):
         return Scores(z, z.new_zeros(1))
 
 
+class _KeepingOrder:
+    """The mappings that keep the order of scores and have no rule of their own, as the table has them now."""
+
+    def __get__(self, *_: object) -> tuple[str, ...]:
+        first = ("sparsemax", "r_softmax", "t_softmax")
+        return first[0], *(name for name, row in MAPPINGS.items() if row.keeps_order and name not in first)
+
+
 class ByMapping(Rule):
     """The labels that the mapping itself leaves non-zero; a parameter of the mapping has the value of its example."""
 
     name = None
-    mappings = (
-        "sparsemax",
-        *(
-            name
-            for name, row in MAPPINGS.items()
-            if row.keeps_order and name not in ("r_softmax", "t_softmax", "sparsemax")
-        ),
-    )
+    mappings = _KeepingOrder()  # type: ignore[assignment]
     losses = RANKING
 
     def decode(self, scores: Scores) -> Output:

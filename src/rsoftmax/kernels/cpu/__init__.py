@@ -5,7 +5,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
 from rsoftmax.tensors import in_memory
 
@@ -60,7 +60,7 @@ def forward(
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     state = None
     if keep_state and STATE[name]:
-        state = torch.empty(x.numel() // x.shape[-1], STATE[name], dtype=torch.float64, device=x.device)
+        state = torch.empty(x.numel() // x.size(-1), STATE[name], dtype=torch.float64, device=x.device)
     _run(name, x, value, mask, p, state)
     return p, state
 
@@ -101,7 +101,7 @@ def _run(
 
     Rows are copied only if the entries of one do not lie side by side. The fields are those of ``Call`` in call.h.
     """
-    n = x.shape[-1]
+    n = x.size(-1)
     rows, stride = (x, n) if x.is_contiguous() else _rows(x)
     values = value.to(torch.float64).reshape(-1).contiguous() if isinstance(value, Tensor) else None
     offsets = None if mask is None else _offsets(mask)
@@ -123,7 +123,7 @@ def _run(
         dx=0 if dx is None else dx.data_ptr(),
         dvalues=0 if dvalues is None else dvalues.data_ptr(),
         detach=detach_threshold,
-        threads=torch.get_num_threads(),
+        threads=get_num_threads(),
     )
 
 

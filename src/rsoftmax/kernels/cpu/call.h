@@ -23,7 +23,7 @@ struct Call {
     char* dx;                                  // backward: the gradient in the scores
     double* dvalues;                           // backward: the gradient in the parameter, for each row
     int64_t detach;                            // backward: the threshold counts as a constant
-    int64_t threads;                           // at most so many
+    int64_t threads;                           // the largest number to use
 
     double value(long row) const { return values ? values[row] : number; }
 };
