@@ -111,7 +111,5 @@ def test_without_the_laboratory_its_commands_say_what_to_install(name: str, monk
 
 def test_a_parameter_that_no_mapping_has_is_refused() -> None:
     said = refusal("plot", "--x", "1")
-    assert "there is no option --x; the parameters are --t of t_softmax, > 0; --r of r_softmax, in [0, 1]; --lam of" in said
-        "plot", "--x", "1"
-    )
+    assert "there is no option --x; the parameters are --t of t_softmax, > 0; --r of r_softmax, in [0, 1]" in said
     assert "'half' is not a number" in refusal("plot", "--r=half")
