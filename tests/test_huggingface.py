@@ -42,7 +42,6 @@ from rsoftmax.huggingface import (
 from rsoftmax.huggingface.attend import observing, register
 from rsoftmax.huggingface.attention_map import attention_map
 from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
-from rsoftmax.modules import MODULES, TSoftmax
 
 hf.utils.logging.disable_progress_bar()
 
@@ -580,12 +579,7 @@ def test_saved_models_keep_their_format(learn: bool, tensor: str, tmp_path: Path
 
 
 def add_to_table(row: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables: list[Any] = [MAPPINGS, ROW_MAPPINGS]
-    for table in tables:
-        if isinstance(table, dict):
-            monkeypatch.setitem(table, row.name, row)
-    if isinstance(MODULES, dict) and row.parameter:
-        monkeypatch.setitem(MODULES, row.name, type(row.name, (TSoftmax,), {"mapping": row}))
+    monkeypatch.setitem(MAPPINGS, row.name, row)
 
 
 def late_sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:

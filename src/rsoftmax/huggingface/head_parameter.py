@@ -7,7 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.modules import MODULES, ParametricModule
+from rsoftmax.mappings import MAPPINGS
+from rsoftmax.modules import ParametricModule, module_of
 from rsoftmax.rows import Parameter, inside_domain
 
 HeadValues = float | Sequence[float] | Sequence[Sequence[float]] | Tensor
@@ -30,7 +31,8 @@ class HeadParameter(nn.Module):
 
     def __init__(self, name: str, values: Tensor, learn: bool) -> None:
         super().__init__()
-        self.mapping = _module_of(name)(values, learnable=learn)  # type: ignore[call-arg]
+        kind: Any = module_of(MAPPINGS[name])  # with a parameter: there are values for it
+        self.mapping: ParametricModule = kind(values, learnable=learn)
         self.initial = self.stored.detach().clone()
 
     @property
@@ -123,9 +125,3 @@ def _rows(value: HeadValues, parameter: Parameter, count: int) -> list[Tensor]:
         for end in row.aminmax():
             inside_domain("set_attention", parameter, float(f"{end:.7g}"))  # as it was typed, not as float32 has it
     return rows
-
-
-def _module_of(name: str) -> type[ParametricModule]:
-    """The module of a mapping with a parameter; looked up at each call, for mappings may be added at any time."""
-    kinds = (kind for kind in MODULES.values() if issubclass(kind, ParametricModule))
-    return next(kind for kind in kinds if kind.mapping.name == name)

@@ -253,7 +253,7 @@ class ByMapping(Rule):
     """The labels that the mapping itself leaves non-zero; a parameter of the mapping has the value of its example."""
 
     name = None
-    mappings = _KeepingOrder()  # type: ignore[assignment]
+    mappings = _KeepingOrder()
     losses = RANKING
 
     def decode(self, scores: Scores) -> Output:
