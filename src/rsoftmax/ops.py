@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax.kernels import Kernel, kernel_for, reference
-from rsoftmax.rows import filled
-from rsoftmax.tensors import savable
+from rsoftmax import operators
+from rsoftmax.kernels import Kernel, kernel_for
+from rsoftmax.kernels.definition import by_definition, gradient_by_definition
+from rsoftmax.tensors import in_graph, savable
 
 Value = float | Tensor
 
@@ -36,18 +37,15 @@ def row_function(name: str) -> Callable[..., Tensor]:
 
 
 def _run(name: str, x: Tensor, mask: Tensor | None = None, value: Value | None = None, **options: bool) -> Tensor:
+    if in_graph() and operators.takes(name, x):
+        return operators.rows(name, x, mask, value, options)
     kernel = kernel_for(name, x, value)
     if kernel is None:
-        return _by_definition(name, x, mask, value, options)
+        return by_definition(name, x, mask, value, options)
     if torch.is_grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
         differentiable: Tensor = _OnKernel.apply(x, value, mask, kernel, name, options)  # type: ignore[no-untyped-call]
         return differentiable
     return kernel.forward(name, x, value, mask, keep_state=False)[0]
-
-
-def _by_definition(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, bool]) -> Tensor:
-    p: Tensor = getattr(reference, name)(filled(x, mask), *([] if value is None else [value]), **options)
-    return p.to(x.dtype)
 
 
 class _OnKernel(torch.autograd.Function):
@@ -74,28 +72,8 @@ class _OnKernel(torch.autograd.Function):
         needed = ctx.needs_input_grad[:2]
         # A gradient that is to be differentiated again, or is transformed, is the reference's.
         if torch.is_grad_enabled() or not ctx.kernel.takes(ctx.name, g, None):
-            dx, dvalue = _gradient_by_definition(ctx.name, x, mask, value, ctx.options, g, needed)
+            dx, dvalue = gradient_by_definition(ctx.name, x, mask, value, ctx.options, g, needed)
         else:
             dx, dvalue = ctx.kernel.backward(ctx.name, x, value, mask, p, state, g, ctx.options)
             dvalue = dvalue.to(value.dtype) if needed[1] else None
         return dx, dvalue, None, None, None, None
-
-
-def _gradient_by_definition(
-    name: str,
-    x: Tensor,
-    mask: Tensor | None,
-    value: Value | None,
-    options: dict[str, bool],
-    g: Tensor,
-    needed: tuple[bool, bool],
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients in ``x`` and in ``value``, of which some are needed, by differentiating the reference."""
-    with torch.enable_grad():
-        p = _by_definition(name, x, mask, value, options)
-    wanted = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]
-    # A detached threshold does not depend on r.
-    how = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}
-    found = iter(torch.autograd.grad(p, wanted, g, **how) if p.requires_grad else (None, None))
-    dx, dvalue = (next(found) if need else None for need in needed)
-    return dx, dvalue

@@ -5,6 +5,7 @@ ordinary: everything runs on the reference, and nothing fails.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +13,19 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 try:
-    from torch._C import _are_functorch_transforms_active, _is_tracing, _len_torch_dispatch_stack
+    from torch._C import (
+        _are_functorch_transforms_active,
+        _AutoDispatchBelowAutograd,
+        _is_tracing,
+        _len_torch_dispatch_stack,
+    )
     from torch._C._functorch import is_legacy_batchedtensor
 
     _complete = hasattr(forward_ad, "_current_level") and hasattr(Tensor, "_is_zerotensor")
 except ImportError:
     _complete = False
 
+_is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # a release that cannot tell counts as exporting
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
@@ -32,8 +39,29 @@ def ordinary(x: Tensor) -> bool:
         and not _is_tracing()
         and not _are_functorch_transforms_active()
         and not is_legacy_batchedtensor(x)  # what autograd makes of a batch of gradients
-        and forward_ad._current_level < 0
+        and not in_forward_mode()
     )
+
+
+def in_graph() -> bool:
+    """Whether the code is being compiled into a graph that will run as it is: not exported, not transformed."""
+    return is_compiling() and not _is_exporting() and _untransformed()
+
+
+# torch makes a graph anew when transforms begin or end.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _untransformed() -> bool:
+    return _complete and not _are_functorch_transforms_active() and not in_forward_mode()
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode differentiation is under way."""
+    return forward_ad._current_level >= 0
+
+
+def below_autograd() -> Any:
+    """A context in which operators are called without being recorded by autograd."""
+    return _AutoDispatchBelowAutograd()
 
 
 def in_memory(x: Tensor) -> bool:
