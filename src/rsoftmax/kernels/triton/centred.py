@@ -9,9 +9,7 @@ from rsoftmax.kernels.triton.row import chunk, end, line_of, places, write
 
 
 @triton.jit
-def backward(
-    g, p, dx, rows, n, NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr
-):
+def backward(g, p, dx, rows, n, NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
     """The gradient in the rows."""
     row, col = places(rows, ROWS, BLOCK)
     ps, gs = line_of(p, None, row, col, n, 0.0, WHOLE), line_of(g, None, row, col, n, 0.0, WHOLE)
@@ -29,7 +27,7 @@ def backward(
 
 @triton.jit
 def steepness(p, NAME: tl.constexpr):
-    """dp/dx of an entry, if the threshold or the sum stood still: p, 1 or the root of p in the support. NaN stays NaN."""
+    """dp/dx of an entry, if threshold and sum stood still: p, or 1 or the root of p in the support. NaN stays NaN."""
     if NAME == "sparsemax":
         return tl.where(p > 0, 1.0, p)
     elif NAME == "entmax15":

@@ -54,9 +54,7 @@ def backward(
     return dx, dvalue
 
 
-def forward_call(
-    name: str, x: Tensor, value: Value | None, mask: Tensor | None, p: Tensor, state: Tensor
-) -> Call:
+def forward_call(name: str, x: Tensor, value: Value | None, mask: Tensor | None, p: Tensor, state: Tensor) -> Call:
     """The launch that maps ``x`` into ``p``."""
     arguments = {"x": side_by_side(x), "mask": None if mask is None else as_rows(mask), "p": p, **shape(x)}
     if name in POWERS:
@@ -99,6 +97,7 @@ def backward_call(
 
 
 def call(kernel: Any, arguments: dict[str, Any], **more: Any) -> Call:
+    """The launch of a kernel with these arguments, in tiles that fit the rows."""
     arguments = {**arguments, **more, **tile(arguments["n"])}
     return Call(kernel, -(-arguments["rows"] // arguments["ROWS"]), arguments)
 
@@ -137,8 +136,8 @@ def side_by_side(tensor: Tensor) -> Rows:
 def as_float32s(name: str, value: float) -> tuple[float, float, float]:
     """A parameter as three numbers whose sum it is, for Triton reads Python's floats as float32.
 
-    A rate is exact in this way; positive ones below 2^-100 are raised to that, which moves no rank. A threshold is rounded
-    to float32, as it is in torch where it meets float32 scores.
+    A rate is exact in this way; a positive one below 2^-100 is raised to that, which moves no rank. A threshold is
+    rounded to float32, as it is in torch where it meets float32 scores.
     """
     if name == "t_softmax":
         return c_float(value).value, 0.0, 0.0

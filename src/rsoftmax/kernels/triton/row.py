@@ -1,7 +1,7 @@
 """What every kernel needs: rows where they lie in memory, the exponential, and floats in the order of integers.
 
-A program maps a few rows and goes over their columns chunk by chunk. A row that fits into one chunk is read once and stays
-in registers. Longer rows are read anew in each pass. A pass is written once for both:
+A program maps a few rows and goes over their columns chunk by chunk. A row that fits into one chunk is read once and
+stays in registers; longer rows are read anew in each pass. A pass is written once for both:
 
     for start in range(0, end(line), BLOCK):
         entries = chunk(line, start)
@@ -25,7 +25,7 @@ ROUND = tl.constexpr(1.5 * 2**23 + 64)  # added to a small number, leaves its ne
 
 
 class Rows(NamedTuple):
-    """A tensor as rows. The number of a row, divided by the sizes one after the other, gives a place for each stride."""
+    """A tensor as rows. A row's number, divided by the sizes one after the other, gives its place along each stride."""
 
     data: Any
     step: int  # from one entry of a row to the next

@@ -37,10 +37,11 @@ def kth_largest(line, k, bottom, top, PIVOTS: tl.constexpr):
     key is left or exactly k entries are found. Rows that have to be read anew are divided by several pivots at once.
     """
     low, high = key(bottom), key(top)
-    share = (tl.arange(0, PIVOTS) + 1).to(tl.int64)[None, :]
+    share = (tl.arange(0, PIVOTS) + 1).to(tl.uint32)[None, :]
     while tl.max((low < high).to(tl.int32), 0) > 0:
-        span = (high.to(tl.int64) - low)[:, None]
-        pivot = low[:, None] + ((span * share + PIVOTS) // (PIVOTS + 1)).to(tl.int32)  # rounded up
+        span = tl.where(low < high, high - low, 0).to(tl.uint32, bitcast=True)[:, None]
+        step = (span + PIVOTS) // (PIVOTS + 1)  # rounded up
+        pivot = low[:, None] + tl.minimum(step * share, span).to(tl.int32, bitcast=True)
         count = count_from(line, unkey(pivot))
         enough = count >= k[:, None]
         found = tl.min(tl.where(enough, count, INF), 1) == k

@@ -1,7 +1,8 @@
 """sparsemax and entmax15: ``p = [z - tau]+^power``, z = (x - max) / power, tau such that the row sums to one.
 
-The sum falls and is convex in tau, so Newton's steps rise from the left to the root and never pass it. They begin at -1,
-which is below every root, in float32; the last ones, which decide the support, are in float64, as in the reference.
+The norm of [z - tau]+ falls and is convex in tau, so Newton's steps rise from the left to the root and never pass it.
+They begin in float32 at -1, below every root; the last ones, which decide the support, are in float64 as in the
+reference.
 """
 # mypy: ignore-errors
 # ruff: noqa: N803
