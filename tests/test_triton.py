@@ -321,6 +321,14 @@ def test_every_rate_k_over_n_gives_k_zeros(triton: Run, n: int) -> None:
     assert torch.equal((p == 0).sum(-1, keepdim=True), k.long())
 
 
+def test_rates_as_numbers_are_not_rounded_to_float32(triton: Run) -> None:
+    n = 20_000
+    x = random_rows(1, n)
+    misplaced = [k for k in range(1, n) if math.floor(c_float(k / n).value * (n - 1)) != math.floor(k / n * (n - 1))]
+    for k in (misplaced[0], misplaced[-1]):
+        assert (triton("r_softmax", x, k / n)[0] == 0).sum() == k
+
+
 @pytest.mark.parametrize("rows", [MANY, None], ids=["many rows in a program", "rows as in production"])
 def test_a_detached_threshold(triton: Run, rows: int | None) -> None:
     assert_alike(triton, "r_softmax", random_rows(6, 12), torch.rand(6, 1), rows=rows, detach_threshold=True)

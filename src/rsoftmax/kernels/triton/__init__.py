@@ -7,7 +7,7 @@ This file is all that the rest of the package sees, and imports triton only when
 """
 
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from torch import Tensor
 NAMES = ("softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LONGEST = 2**24  # entries of a row: they are counted in float32
+OLDEST = (3, 4)  # triton that compiles these kernels, the one of torch 2.8
 
 Value = float | Tensor
 
 
 def takes(x: Tensor) -> bool:
     """Whether rows can go to these kernels: on a CUDA or ROCm device, of a type they know, and triton is installed."""
-    return x.is_cuda and x.dtype in DTYPES and x.shape[-1] <= LONGEST and _installed()
+    return x.is_cuda and x.dtype in DTYPES and x.shape[-1] <= LONGEST and _usable()
 
 
 def forward(
@@ -75,5 +76,9 @@ def backward(
 
 
 @cache
-def _installed() -> bool:
-    return find_spec("triton") is not None
+def _usable() -> bool:
+    try:
+        version: str = import_module("triton").__version__
+    except ImportError:
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= OLDEST

@@ -5,14 +5,15 @@
 import triton
 import triton.language as tl
 
-from rsoftmax.kernels.triton.row import chunk, end, line_of, places, write
+from rsoftmax.kernels.triton.row import Line, chunk, end, entries, places, write
 
 
 @triton.jit
 def backward(g, p, dx, rows, n, NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
     """The gradient in the rows."""
     row, col = places(rows, ROWS, BLOCK)
-    ps, gs = line_of(p, None, row, col, n, 0.0, WHOLE), line_of(g, None, row, col, n, 0.0, WHOLE)
+    ps = Line(entries(p, None, row, col, n, 0.0), None if WHOLE else p, None, row, col, n, 0.0)
+    gs = Line(entries(g, None, row, col, n, 0.0), None if WHOLE else g, None, row, col, n, 0.0)
     total = tl.zeros_like(ps.tile)
     mean = tl.zeros_like(ps.tile)
     for start in range(0, end(ps), BLOCK):

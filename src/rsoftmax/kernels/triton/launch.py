@@ -9,6 +9,7 @@ from torch import Tensor
 from rsoftmax.kernels.triton import Value, centred, simplex, weighted
 from rsoftmax.kernels.triton.row import Rows
 
+PARAMETRIC = ("t_softmax", "r_softmax")
 POWERS = {"sparsemax": 1, "entmax15": 2}
 LONGEST_WHOLE = 8192  # entries of a row that stays in registers
 CHUNK = 4096
@@ -29,7 +30,7 @@ class Call(NamedTuple):
 def forward(name: str, x: Tensor, value: Value | None, mask: Tensor | None, save: bool) -> tuple[Tensor, Tensor]:
     """See :func:`rsoftmax.kernels.triton.forward`."""
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    remembered = weighted.REMEMBERED if save and name in ("t_softmax", "r_softmax") else 0
+    remembered = weighted.REMEMBERED if save and name in PARAMETRIC else 0
     state = x.new_empty((remembered, x.numel() // x.shape[-1]), dtype=torch.float32)
     with torch.cuda.device_of(x):
         forward_call(name, x, value, mask, p, state)()
@@ -83,14 +84,14 @@ def backward_call(
 ) -> Call:
     """The launch that fills ``dx`` and ``dvalue``."""
     arguments = {"g": side_by_side(g), "p": side_by_side(p), "dx": dx, "NAME": name, **shape(x)}
-    if not len(state):
+    if name not in PARAMETRIC:
         return call(centred.backward, arguments)
     return call(
         weighted.backward,
         arguments,
         x=side_by_side(x),
         mask=None if mask is None else as_rows(mask),
-        state=state,
+        state=state.contiguous(),
         dvalue=dvalue,
         DETACH=detach_threshold,
     )

@@ -34,28 +34,21 @@ class Rows(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The rows of a program, in one tensor."""
+    """The rows of a program, in one tensor: their first chunk, and how to read the others, if there are others."""
 
-    tensor: Rows | None  # nothing, if the first chunk is all there is
+    tile: Any
+    tensor: Rows | None
     mask: Rows | None
-    row: Any  # their numbers
-    col: Any  # the columns of a chunk
+    row: Any  # the numbers of the rows
+    col: Any  # those of the columns of a chunk
     n: int
     beyond: float  # what removed entries are, and those beyond the end of a row
-    tile: Any  # the first chunk
 
 
 @triton.jit
 def places(rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """The numbers of this program's rows, and of a chunk's columns. Beyond the last row, that row is computed again."""
     return tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1), tl.arange(0, BLOCK)
-
-
-@triton.jit
-def line_of(tensor, mask, row, col, n, BEYOND: tl.constexpr, WHOLE: tl.constexpr):
-    """The rows of this program."""
-    tile = entries(tensor, mask, row, col, n, BEYOND)
-    return Line(None, None, row, col, n, BEYOND, tile) if WHOLE else Line(tensor, mask, row, col, n, BEYOND, tile)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ reference.
 import triton
 import triton.language as tl
 
-from rsoftmax.kernels.triton.row import INF, chunk, end, line_of, places, round_down, write
+from rsoftmax.kernels.triton.row import INF, Line, chunk, end, entries, places, round_down, write
 from rsoftmax.kernels.triton.search import survey
 
 
@@ -21,7 +21,7 @@ def forward(
 ):  # fmt: skip
     """Map rows of ``x`` into ``p``."""
     row, col = places(rows, ROWS, BLOCK)
-    line = line_of(x, mask, row, col, n, -INF, WHOLE)
+    line = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
     m, _, kept, bad = survey(line)
     tau = rise(line, m, kept > 0, tl.zeros_like(m) - 1, POWER)
     tau = rise(line, m, kept > 0, step(line, m, tau.to(tl.float64), POWER), POWER)

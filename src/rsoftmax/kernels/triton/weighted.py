@@ -18,12 +18,13 @@ from rsoftmax.kernels.triton.row import (
     INF,
     LARGEST,
     SMALLEST,
+    Line,
     beginning,
     chunk,
     end,
+    entries,
     key,
     lifted_exp,
-    line_of,
     places,
     power_near_inverse,
     round_down,
@@ -55,7 +56,7 @@ def forward(
 ):  # fmt: skip
     """Map rows of ``x`` into ``p``, and leave in ``state`` what backward needs."""
     row, col = places(rows, ROWS, BLOCK)
-    line = line_of(x, mask, row, col, n, -INF, WHOLE)
+    line = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
     m, bottom, kept, bad = survey(line)
     if NAME == "softmax":
         weights = constant(m)
@@ -94,8 +95,9 @@ def backward(
     ``h = g - sum p g``, and ``u``, e^x / sum in the support, is the derivative of p in its own weight.
     """
     row, col = places(rows, ROWS, BLOCK)
-    xs = line_of(x, mask, row, col, n, -INF, WHOLE)
-    ps, gs = line_of(p, None, row, col, n, 0.0, WHOLE), line_of(g, None, row, col, n, 0.0, WHOLE)
+    xs = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
+    ps = Line(entries(p, None, row, col, n, 0.0), None if WHOLE else p, None, row, col, n, 0.0)
+    gs = Line(entries(g, None, row, col, n, 0.0), None if WHOLE else g, None, row, col, n, 0.0)
     m, first, unit, lo, hi, f, rise = recall(state + row, rows)
 
     mean = tl.zeros_like(xs.tile)
