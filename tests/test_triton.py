@@ -366,6 +366,30 @@ def test_tensors_of_any_layout(triton: Run, layout: str) -> None:
     assert_same_values("r_softmax", mine[0], by_definition("r_softmax", plain[0], 0.5, plain[1], plain[2])[0])
 
 
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
+def test_one_large_entry_and_many_next_to_the_threshold_sum_to_one(triton: Run, name: str) -> None:
+    power = 1 if name == "sparsemax" else 2
+    below = -0.9 * power - 1e-4 * torch.rand(1, 4000, generator=torch.Generator().manual_seed(0))
+    (p,) = triton(name, torch.cat([torch.zeros(1, 1), below], -1))
+    assert (p > 0).sum() > 1000
+    assert abs(p.double().sum() - 1) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
+def test_ties_with_the_threshold_are_zero(triton: Run, name: str) -> None:
+    tied = {"sparsemax": [0.0, 0.0, -0.5, -0.5, -0.75], "entmax15": [0.0, 0.0, 0.0, 0.0, -1.0]}[name]
+    (p,) = triton(name, torch.tensor([tied]))
+    assert (p == 0).tolist() == (by_definition(name, torch.tensor([tied]), None, None, p)[0] == 0).tolist()
+
+
+def test_denormal_spreads_have_finite_gradients(triton: Run) -> None:
+    g = torch.tensor([[1.0, 2.0, 3.0]])
+    for t in (1e-39, 1e-40):
+        assert (triton("t_softmax", torch.tensor([[0.0, -1.0, -2.0]]), t, None, g)[1] == 0).all()
+    for r in (0.2, 0.5, 0.9):
+        assert triton("r_softmax", torch.tensor([[0.0, 1e-45, 3e-45]]), r, None, g)[1].isfinite().all()
+
+
 @pytest.mark.parametrize("name", kernels.NAMES)
 @pytest.mark.parametrize("bits", [0x7FC00001, 0x7FC007A2, 0x7FFFFFFF, -1], ids=hex)
 def test_every_nan_is_a_nan(triton: Run, name: str, bits: int) -> None:
