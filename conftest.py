@@ -4,12 +4,15 @@ Tests of a mapping run twice, on the native kernels and on the reference; all st
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from rsoftmax.kernels import KERNELS, use_kernels
 
+# Without triton its kernels cannot be imported, and so not be searched for examples.
+collect_ignore_glob = [] if find_spec("triton") else ["src/rsoftmax/kernels/triton/[!_]*.py"]
 pytest_plugins = ["mulan_sets"]
 torch.set_num_threads(1)  # the processes of pytest-xdist share the cores
 

@@ -56,8 +56,8 @@ def run(
         if rows is not None and DEVICE == "cpu":
             patch.setattr(launch, "tile", lambda n, tile=launch.tile: {**tile(n), "ROWS": rows})
         x, mask, g, value = on_device(x), on_device(mask), on_device(g), on_device(value)
-        p, state = kernels.forward(name, x, value, mask, save=g is not None)
-        found = [p, *([] if g is None else kernels.backward(name, g, x, value, mask, p, state, **options))]
+        p, state = kernels.forward(name, x, value, mask, keep_state=g is not None)
+        found = [p, *([] if g is None else kernels.backward(name, x, value, mask, p, state, g, options))]
         return [a.cpu() for a in found if a is not None]
 
 
@@ -420,8 +420,8 @@ def test_triton_is_imported_only_when_called() -> None:
     program = """
 import sys, torch, rsoftmax
 import rsoftmax.kernels.triton as kernels
-assert not kernels.takes(torch.zeros(2, 3))
-assert not kernels.takes(torch.zeros(2, 3, dtype=torch.float64))
+assert not kernels.takes("softmax", torch.zeros(2, 3), None)
+assert not kernels.takes("softmax", torch.zeros(2, 3, dtype=torch.float64), None)
 rsoftmax.r_softmax(torch.zeros(2, 3), 0.5)
 print("triton" in sys.modules)
 """

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rsoftmax.kernels.triton import NAMES, launch, weighted
+from rsoftmax.kernels.triton import NAMES, PARAMETRIC, STATE, launch
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -68,8 +68,8 @@ class Resources:
 def calls(name: str, n: int, dtype: torch.dtype = torch.float32, rows: int = 64) -> dict[str, launch.Call]:
     """The launches of a mapping, masked, with a parameter for each row."""
     x, mask = torch.empty(rows, n, dtype=dtype), torch.ones(rows, n, dtype=torch.bool)
-    value = torch.ones(rows, 1) if name in launch.PARAMETRIC else None
-    state = torch.empty(weighted.REMEMBERED if name in launch.PARAMETRIC else 0, rows)
+    value = torch.ones(rows, 1) if name in PARAMETRIC else None
+    state = torch.empty(STATE if name in PARAMETRIC else 0, rows)
     return {
         "forward": launch.forward_call(name, x, value, mask, x, state),
         "backward": launch.backward_call(name, x, x, mask, x, state, x, value, False),
@@ -205,8 +205,8 @@ def ratio(row: Resources, softmax_bytes: int) -> float:
 
 def _bytes(name: str, direction: str, n: int) -> int:
     """What is read and written for a row of float32: its scores, outputs and gradients, and what backward is left."""
-    remembered = 4 * weighted.REMEMBERED if name in launch.PARAMETRIC else 0
-    tensors = 2 if direction == "forward" else 4 if name in launch.PARAMETRIC else 3
+    remembered = 4 * STATE if name in PARAMETRIC else 0
+    tensors = 2 if direction == "forward" else 4 if name in PARAMETRIC else 3
     return 4 * n * tensors + remembered
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, register_fake
 
-from rsoftmax.kernels import cpu, kernel_for
+from rsoftmax.kernels import Kernel, kernel_for, kernel_on
 from rsoftmax.kernels.definition import by_definition, gradient_by_definition
 from rsoftmax.tensors import below_autograd, in_forward_mode
 
@@ -32,8 +32,9 @@ library.define(
 
 
 def takes(name: str, x: Tensor) -> bool:
-    """Whether there is a kernel behind the operator for rows like these."""
-    return x.device.type == "cpu" and name in cpu.OPERATIONS and x.dtype in cpu.DTYPES
+    """Whether there is a kernel behind the operator for rows like these; asked while a graph is made."""
+    kernel = kernel_on(x.device.type)
+    return kernel is not None and kernel.has(name, x.dtype)
 
 
 def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, bool]) -> Tensor:
@@ -59,9 +60,10 @@ def _forward(
     kernel = kernel_for(name, x, given)
     if kernel is not None:
         p, state = kernel.forward(name, x, given, mask, keep_state)
-        return p, _empty_state(name, x, False) if state is None else state, torch.tensor(True)
+        state = kernel.new_state(name, x, False) if state is None else state
+        return p, state, x.new_ones((), dtype=torch.bool)
     p = by_definition(name, x, mask, given, _options(name, detach_threshold)).contiguous()
-    return p, _empty_state(name, x, keep_state), torch.tensor(False)
+    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
 
 
 def _backward(
@@ -79,7 +81,8 @@ def _backward(
     given, options = number if value is None else value, _options(name, detach_threshold)
     dx: Any
     if by_kernel:  # as forward did
-        dx, dvalue = cpu.backward(name, x, given, mask, p, state if state.numel() else None, g, options)
+        kernel = _kernel(x)
+        dx, dvalue = kernel.backward(name, x, given, mask, p, state if state.numel() else None, g, options)
     else:
         leaf = x.detach().requires_grad_()
         given = number if value is None else value.detach().requires_grad_()
@@ -92,13 +95,20 @@ def _options(name: str, detach_threshold: bool) -> dict[str, bool]:
     return {"detach_threshold": detach_threshold} if name == "r_softmax" else {}
 
 
-def _empty_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
-    rows = x.numel() // x.shape[-1] if keep_state and cpu.STATE[name] else 0
-    return x.new_empty((rows, cpu.STATE[name]), dtype=torch.float64)
+def _kernel(x: Tensor) -> Kernel:
+    kernel = kernel_on(x.device.type)
+    if kernel is None:
+        raise NotImplementedError(f"rsoftmax::rows has no kernel on {x.device.type}")
+    return kernel
 
 
-library.impl("rows", _forward, "CPU")
-library.impl("rows_backward", _backward, "CPU")
+def _new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
+    return _kernel(x).new_state(name, x, keep_state)
+
+
+for device in ("CPU", "CUDA"):
+    library.impl("rows", _forward, device)
+    library.impl("rows_backward", _backward, device)
 
 
 @register_fake("rsoftmax::rows", lib=library)  # type: ignore[untyped-decorator]
@@ -112,7 +122,7 @@ def _(
     keep_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return p, _empty_state(name, x, keep_state), x.new_empty((), dtype=torch.bool)
+    return p, _new_state(name, x, keep_state), x.new_empty((), dtype=torch.bool)
 
 
 @register_fake("rsoftmax::rows_backward", lib=library)  # type: ignore[untyped-decorator]
@@ -157,7 +167,7 @@ def _with_gradient(
         return _Differentiable.apply(x, mask, value, number, name, detach_threshold, keep_state)  # type: ignore[no-any-return, no-untyped-call]
     # A graph that was made before, met by tensors with tangents: the reference carries them on.
     p = by_definition(name, x, mask, number if value is None else value, _options(name, detach_threshold))
-    return p, _empty_state(name, x, keep_state), torch.tensor(False)
+    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
 
 
 library.impl("rows", _with_gradient, "Autograd")

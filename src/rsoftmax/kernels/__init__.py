@@ -1,4 +1,4 @@
-"""Which kernels run, and how to choose them: ``native`` (compiled, CPU) or ``reference`` (plain torch, everywhere).
+"""Which kernels run, and how to choose them: ``native`` (compiled: CPU, Triton) or ``reference`` (plain torch).
 
 >>> import rsoftmax
 >>> with rsoftmax.use_kernels("reference"):
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from rsoftmax.kernels import cpu
+from rsoftmax.kernels import cpu, triton
 
 __all__ = ["use_kernels"]
 
-KERNELS = ("native", "reference")
 Value = float | Tensor
 
 
@@ -29,15 +29,20 @@ class Kernel(Protocol):
     """
 
     @property
-    def LEVEL(self) -> str:  # noqa: N802
-        """What it was compiled for; empty if it was not."""
-
-    @property
     def ABSENT(self) -> str:  # noqa: N802
         """What to tell a user whose installation lacks it."""
 
+    def available(self) -> bool:
+        """Whether it can run at all."""
+
+    def has(self, name: str, dtype: torch.dtype) -> bool:
+        """Whether it has the operation for a type; what can be asked of tensors that are traced."""
+
     def takes(self, name: str, x: Tensor, value: Value | None) -> bool:
         """Whether it has the operation, for tensors like these."""
+
+    def new_state(self, name: str, x: Tensor, keep_state: bool) -> Tensor:
+        """Room for what forward leaves for backward, of size 0 if nothing is needed."""
 
     def forward(
         self, name: str, x: Tensor, value: Value | None, mask: Tensor | None, keep_state: bool
@@ -58,23 +63,31 @@ class Kernel(Protocol):
         """The gradients in ``x`` and in the value, if that is a tensor, from the incoming gradient ``g``."""
 
 
-NATIVE: tuple[Kernel, ...] = (cpu,)
-"""The compiled kernels: the first that takes a tensor runs."""
+REGISTRY: dict[str, Kernel] = {"cpu": cpu, "triton": triton}
+"""The compiled kernels by name: the first that takes a tensor runs."""
 
-_choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native" if cpu.LEVEL else "reference")
+KERNELS = ("native", "reference")  # all compiled ones, or none
+_CHOICES: dict[str, tuple[Kernel, ...]] = {"native": tuple(REGISTRY.values()), "reference": ()}
+_CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
+_choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 
 
 def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
     """The kernel that runs an operation on these tensors; None: the reference does."""
-    for kernel in NATIVE:
-        if kernel.takes(name, x, value):
-            return kernel if _choice.get() == "native" else None
+    for kernel in REGISTRY.values():
+        if kernel.takes(name, x, value):  # asked first: torch.compile cannot read the choice, and takes nothing
+            return kernel if kernel in _CHOICES[_choice.get()] else None
     return None
+
+
+def kernel_on(device: str) -> Kernel | None:
+    """The kernel behind the operators on a kind of device."""
+    return REGISTRY[{"cpu": "cpu", "cuda": "triton"}[device]] if device in ("cpu", "cuda") else None
 
 
 def in_use() -> str:
     """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
-    return f"native ({cpu.LEVEL})" if _choice.get() == "native" else "reference"
+    return f"native ({cpu.LEVEL})" if cpu.LEVEL and cpu in _CHOICES[_choice.get()] else "reference"
 
 
 @contextmanager
@@ -82,16 +95,17 @@ def use_kernels(name: str) -> Iterator[None]:
     """Choose the kernels within a ``with`` block.
 
     Args:
-        name: "native", where they were compiled, or "reference".
+        name: "native", the compiled ones for each device; "reference", none; or one of them alone: "cpu", "triton".
 
     Raises:
         ValueError: for another name.
-        RuntimeError: for "native" where the package was installed without a compiler.
+        RuntimeError: for kernels that this installation lacks.
     """
-    if name not in KERNELS:
-        raise ValueError(f"kernels must be one of {', '.join(KERNELS)}, got {name!r}")
-    if name == "native" and not cpu.LEVEL:
-        raise RuntimeError(cpu.ABSENT)
+    if name not in _CHOICES:
+        raise ValueError(f"kernels must be one of {', '.join(_CHOICES)}, got {name!r}")
+    wanted = REGISTRY["cpu" if name == "native" else name] if name != "reference" else None
+    if wanted is not None and not wanted.available():
+        raise RuntimeError(wanted.ABSENT)
     token = _choice.set(name)
     try:
         yield

@@ -34,13 +34,23 @@ DTYPES: dict[torch.dtype, int] = {getattr(torch, n): i for n, i in _library.DTYP
 STATE: dict[str, int] = _library.STATE if LEVEL else {}  # numbers that forward leaves for backward, for each row
 
 
+def available() -> bool:
+    """Whether the kernels were compiled."""
+    return bool(LEVEL)
+
+
+def has(name: str, dtype: torch.dtype) -> bool:
+    """Whether there is such an operation for the type."""
+    return name in OPERATIONS and dtype in DTYPES
+
+
 def takes(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether these rows can go to the kernels; says once if there are none."""
     if not in_memory(x) or (isinstance(value, Tensor) and not in_memory(value)):
         return False
     if not LEVEL:
         _warn_once()
-    return name in OPERATIONS and x.dtype in DTYPES
+    return has(name, x.dtype)
 
 
 def _warn_once() -> None:
@@ -51,6 +61,12 @@ def _warn_once() -> None:
 
 
 _warned = False
+
+
+def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
+    """Room for what forward leaves for backward; of size 0 if nothing is needed."""
+    rows = x.numel() // x.shape[-1] if keep_state and STATE[name] else 0
+    return x.new_empty((rows, STATE[name]), dtype=torch.float64)
 
 
 def forward(

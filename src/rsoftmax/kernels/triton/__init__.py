@@ -12,73 +12,74 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
+from rsoftmax.tensors import ordinary
+
 NAMES = ("softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LONGEST = 2**24  # entries of a row: they are counted in float32
 OLDEST = (3, 4)  # triton that compiles these kernels, the one of torch 2.8
 
+PARAMETRIC = ("t_softmax", "r_softmax")
+STATE = 7  # numbers that forward leaves for backward, for each row, if the mapping has a parameter
+ABSENT = "the Triton kernels need a GPU build of torch with triton 3.4 or newer; run: pip install triton"
+
 Value = float | Tensor
 
 
-def takes(x: Tensor) -> bool:
-    """Whether rows can go to these kernels: on a CUDA or ROCm device, of a type they know, and triton is installed."""
-    return x.is_cuda and x.dtype in DTYPES and x.shape[-1] <= LONGEST and _usable()
-
-
-def forward(
-    name: str, x: Tensor, value: Value | None = None, mask: Tensor | None = None, save: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Map the rows of ``x``.
-
-    Args:
-        name: the mapping.
-        x: rows [..., n], of any strides.
-        value: the parameter: a number, a tensor [..., 1] of any strides, or nothing.
-        mask: True = keep, expanded to the shape of ``x``, of any strides, or nothing.
-        save: whether backward will follow.
-
-    Returns:
-        The probabilities, contiguous, and what backward needs to know of the rows, for nobody else to read.
-    """
-    from rsoftmax.kernels.triton import launch
-
-    return launch.forward(name, x, value, mask, save)
-
-
-def backward(
-    name: str,
-    g: Tensor,
-    x: Tensor,
-    value: Value | None,
-    mask: Tensor | None,
-    p: Tensor,
-    state: Tensor,
-    detach_threshold: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients in ``x``, and in ``value`` if that is a tensor, for the incoming gradient ``g``.
-
-    Args:
-        name: the mapping.
-        g: the incoming gradient [..., n], of any strides.
-        x: the rows that forward took.
-        value: the parameter that forward took.
-        mask: the mask that forward took.
-        p: the probabilities that forward gave.
-        state: the state that forward gave.
-        detach_threshold: as in :func:`rsoftmax.r_softmax`.
-
-    Returns:
-        The gradient in ``x``, contiguous, and the one in ``value`` [..., 1], or nothing.
-    """
-    from rsoftmax.kernels.triton import launch
-
-    return launch.backward(name, g, x, value, mask, p, state, detach_threshold)
-
-
-@cache
-def _usable() -> bool:
+def available() -> bool:
+    """Whether triton is installed, in a release that compiles these kernels."""
     try:
         version: str = import_module("triton").__version__
     except ImportError:
         return False
     return tuple(map(int, version.split(".")[:2])) >= OLDEST
+
+
+def has(name: str, dtype: torch.dtype) -> bool:
+    """Whether there is such an operation for the type, and triton is installed."""
+    return name in NAMES and dtype in DTYPES and _available()
+
+
+def takes(name: str, x: Tensor, value: Value | None) -> bool:
+    """Whether rows can go to these kernels: on a CUDA or ROCm device, of a type they know, and triton is installed."""
+    return x.is_cuda and has(name, x.dtype) and _readable(x, value)
+
+
+def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
+    """Room for what forward leaves for backward; of size 0 if nothing is needed."""
+    numbers = STATE if keep_state and name in PARAMETRIC else 0
+    return x.new_empty((numbers, x.numel() // x.shape[-1]), dtype=torch.float32)
+
+
+def forward(
+    name: str, x: Tensor, value: Value | None, mask: Tensor | None, keep_state: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Map the rows of ``x``, of any strides; see :class:`rsoftmax.kernels.Kernel`."""
+    from rsoftmax.kernels.triton import launch
+
+    state = new_state(name, x, keep_state)
+    return launch.forward(name, x, value, mask, state), state
+
+
+def backward(
+    name: str,
+    x: Tensor,
+    value: Value | None,
+    mask: Tensor | None,
+    p: Tensor,
+    state: Tensor | None,
+    g: Tensor,
+    options: dict[str, bool],
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients in ``x``, and in ``value`` if that is a tensor; see :class:`rsoftmax.kernels.Kernel`."""
+    from rsoftmax.kernels.triton import launch
+
+    state = new_state(name, x, False) if state is None else state
+    return launch.backward(name, g, x, value, mask, p, state, **options)
+
+
+def _readable(x: Tensor, value: Value | None) -> bool:
+    return x.shape[-1] <= LONGEST and all(ordinary(a) and not a.is_neg() for a in (x, value) if isinstance(a, Tensor))
+
+
+_available = cache(available)

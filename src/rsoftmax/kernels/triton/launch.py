@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rsoftmax.kernels.triton import Value, centred, simplex, weighted
+from rsoftmax.kernels.triton import PARAMETRIC, Value, centred, simplex, weighted
 from rsoftmax.kernels.triton.row import Rows
 
-PARAMETRIC = ("t_softmax", "r_softmax")
 POWERS = {"sparsemax": 1, "entmax15": 2}
 LONGEST_WHOLE = 8192  # entries of a row that stays in registers
 CHUNK = 4096
@@ -27,14 +26,12 @@ class Call(NamedTuple):
         self.kernel[(self.programs,)](**self.arguments)
 
 
-def forward(name: str, x: Tensor, value: Value | None, mask: Tensor | None, save: bool) -> tuple[Tensor, Tensor]:
-    """See :func:`rsoftmax.kernels.triton.forward`."""
+def forward(name: str, x: Tensor, value: Value | None, mask: Tensor | None, state: Tensor) -> Tensor:
+    """The probabilities; ``state`` is filled unless it is empty."""
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    remembered = weighted.REMEMBERED if save and name in PARAMETRIC else 0
-    state = x.new_empty((remembered, x.numel() // x.shape[-1]), dtype=torch.float32)
     with torch.cuda.device_of(x):
         forward_call(name, x, value, mask, p, state)()
-    return p, state
+    return p
 
 
 def backward(
@@ -45,7 +42,7 @@ def backward(
     mask: Tensor | None,
     p: Tensor,
     state: Tensor,
-    detach_threshold: bool,
+    detach_threshold: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """See :func:`rsoftmax.kernels.triton.backward`."""
     dx = torch.empty_like(p, memory_format=torch.contiguous_format)

@@ -33,8 +33,6 @@ from rsoftmax.kernels.triton.row import (
 )
 from rsoftmax.kernels.triton.search import count_above, kth_largest, survey
 
-REMEMBERED = 7  # numbers that forward leaves for backward, for each row
-
 
 class Weights(NamedTuple):
     """The weights of each row, and what their gradient needs."""
