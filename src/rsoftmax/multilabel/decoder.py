@@ -104,18 +104,22 @@ class Decoder(nn.Module):
         if calibrate:
             self.calibration.fit(u, y, weight)
             empty = torch.where(y.isnan().any(-1) & ~(y == 1).any(-1), torch.nan, (~(y == 1).any(-1)).double())
-            self.none.fit(self._score_of_none(u, none), empty[:, None], weight)
+            self.none.fit(_independent(self.calibration(u)) if none is None else none, empty[:, None], weight)
         if self.average != "samples":
             odds, known = self.calibration(u), ~u.isnan()
             counted = known if weight is None else known * weight
-            self.cut.copy_(expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=counted)[0])
+            cut = expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=counted)[0]
+            self.cut.copy_(cut.nan_to_num(neginf=0.0))  # of a label without a score: one half, as before
         return self
 
     def forward(self, u: Tensor, none: Tensor | None = None) -> Decoded:
         """From scores [..., K], and of "no label" [..., 1], to the labels."""
-        odds = self.calibration(u)
+        return self.decided(self.calibration(u), none)
+
+    def decided(self, odds: Tensor, none: Tensor | None = None) -> Decoded:
+        """The same from log-odds that are calibrated already."""
         if self.average == "samples":
-            empty = self.none(self._score_of_none(u, none))
+            empty = self.none(_independent(odds) if none is None else none)
             k = expected_f1_count(odds, empty, beta=self.beta, at_least=self.at_least, at_most=self.at_most)
             return Decoded(odds, odds, k)
         margin = odds - self.cut.to(odds.dtype)
@@ -127,14 +131,16 @@ class Decoder(nn.Module):
         bounds = f", at_least={self.at_least}, at_most={self.at_most}" if self.at_least or self.at_most else ""
         return f"average={self.average}, beta={self.beta}{bounds}"
 
-    def _score_of_none(self, u: Tensor, none: Tensor | None) -> Tensor:
-        return no_independent_label(self.calibration(u)).nan_to_num().clamp(-30, 30) if none is None else none
-
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         """States that were saved before there was a decoder have none: it stays as it is."""
         if not any(name.startswith(prefix) for name in state_dict):
             state_dict.update({prefix + name: value for name, value in self.state_dict().items()})
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _independent(odds: Tensor) -> Tensor:
+    """The score of "no label" if nothing else is known; finite."""
+    return no_independent_label(odds.nan_to_num(nan=-30.0)).clamp(-30, 30)
 
 
 def _check_bounds(at_least: int, at_most: int | None, labels: int) -> None:

@@ -10,5 +10,6 @@ except ImportError as missing:
     raise ImportError(f"rsoftmax.sklearn needs {missing.name}: pip install 'rsoftmax[sklearn]'") from missing
 
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
+from rsoftmax.sklearn.expected_f1 import ExpectedF1Classifier
 
-__all__ = ["SparseLabelClassifier"]
+__all__ = ["ExpectedF1Classifier", "SparseLabelClassifier"]
