@@ -53,6 +53,11 @@ class PlattScaling(nn.Module):
         self.register_buffer("slope", torch.ones(labels))
         self.register_buffer("offset", torch.zeros(labels))
 
+    def reset(self) -> None:
+        """Forget what was learned: scores are log-odds."""
+        self.slope.fill_(1)
+        self.offset.zero_()
+
     @torch.no_grad()
     def fit(self, u: Tensor, y: Tensor, weight: Tensor | None = None) -> Self:
         """Learn the lines.

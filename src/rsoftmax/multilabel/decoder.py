@@ -82,6 +82,12 @@ class Decoder(nn.Module):
         self.calibration, self.none = PlattScaling(labels), PlattScaling(1)
         self.register_buffer("cut", torch.zeros(labels if average == "macro" else 1))
 
+    def reset(self) -> None:
+        """Forget what was learned."""
+        self.calibration.reset()
+        self.none.reset()
+        self.cut.zero_()
+
     @torch.no_grad()
     def fit(
         self,

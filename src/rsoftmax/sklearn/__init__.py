@@ -11,5 +11,6 @@ except ImportError as missing:
 
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
 from rsoftmax.sklearn.expected_f1 import ExpectedF1Classifier
+from rsoftmax.sklearn.settings import PLAIN
 
-__all__ = ["ExpectedF1Classifier", "SparseLabelClassifier"]
+__all__ = ["PLAIN", "ExpectedF1Classifier", "SparseLabelClassifier"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from rsoftmax.estimator import SparseLabelClassifier
+from rsoftmax.estimator import PLAIN, SparseLabelClassifier
 
 Matrix = Any  # features: an array or a sparse matrix
 Labels = NDArray[np.bool_]
@@ -162,7 +162,8 @@ def contestant(run: Training) -> SparseLabelClassifier:
     """The network of a run, to be trained an epoch at a time."""
     hidden = (run.hidden,) if run.hidden else ()
     head = METHODS[run.method].head
-    return SparseLabelClassifier(**head, hidden=hidden, lr=run.lr, batch_size=run.batch_size, random_state=run.seed)
+    settings = {"hidden": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
+    return SparseLabelClassifier(**PLAIN | head | settings)
 
 
 def play(run: Training, data: Data, *, curves: bool = False) -> dict[str, Any]:
