@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 ENTRIES_AT_ONCE = 2**24
 STEPS = 30
-STEP_SIZES = (1.0, 0.3, 0.1, 0.01, 0.0)
+STEP_SIZES = (1.0, 0.3, 0.1, 0.01)  # a shorter step where a longer one does not help
+PRECISION = 1e-6
 
 
 class PlattScaling(nn.Module):
@@ -105,15 +106,20 @@ def _of_known(u: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
 def _newton(u: Tensor, y: Tensor, weight: Tensor, prior: Tensor, shrinkage: float) -> Tensor:
     """Slopes and offsets [2, K] that minimise the penalised loss; the slopes are not negative."""
     u, y = (entries.double().where(weight > 0, 0) for entries in (u, y))
-    lines = prior.expand(2, u.shape[1]).clone()
+    lines = prior.expand(2, u.shape[1])
+    lowest = _penalised(u, y, weight, lines, prior, shrinkage)
     for _ in range(STEPS):
         step = _step(u, y, weight, lines, lines - prior, shrinkage)
-        tried = torch.stack([_valid(lines - size * step) for size in STEP_SIZES])
-        losses = torch.stack([_penalised(u, y, weight, lines, prior, shrinkage) for lines in tried])
-        best = tried.gather(0, losses.argmin(0).expand(1, 2, -1))[0]
-        if torch.allclose(best, lines, rtol=0, atol=1e-6):
+        if step.abs().max() < PRECISION:
             break
-        lines = best
+        start = lines
+        for size in STEP_SIZES:
+            tried = _valid(start - size * step)
+            loss = _penalised(u, y, weight, tried, prior, shrinkage)
+            better = loss < lowest
+            lines, lowest = torch.where(better, tried, lines), torch.where(better, loss, lowest)
+            if better.all():
+                break
     return lines
 
 

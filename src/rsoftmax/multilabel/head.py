@@ -126,7 +126,7 @@ class MultiLabelHead(nn.Module):
     def decode(self, scores: Scores) -> Output:
         """The rest of :meth:`forward`: from scores to probabilities."""
         output = self.rule.decode(scores, self.decoder)
-        return output._replace(odds=self.decoder.calibration(scores.u))
+        return output if output.odds is not None else output._replace(odds=self.decoder.calibration(scores.u))
 
     def loss(
         self, output: Output | Scores, y: Tensor, *, reduction: Reduction = "mean", weight: Tensor | None = None

@@ -154,7 +154,7 @@ class ExpectedF1(_Thresholded):
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """The labels with the highest expected F1, kept by r-softmax."""
         found = decoder(scores.u, scores.required("none") - scores.required("theta"))
-        return _keep(scores, found.k, found.margin)
+        return _keep(scores, found.k, found.margin)._replace(odds=found.odds)
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         """That of K + 1 labels, the last being "no label"."""
