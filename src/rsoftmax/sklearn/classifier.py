@@ -173,8 +173,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         first = not (self.warm_start and hasattr(self, "nets_"))
         rows = self._rows(X, y, first, sample_weight=sample_weight)
-        parts = self._parts(rows, None if validation is None else self._validation(*validation))
         self._start(rows) if first else self._renew_settings()
+        parts = self._parts(rows, None if validation is None else self._validation(*validation))
         stopping = Stopping(self.patience) if self.early_stopping and parts[0][1] is not None else None
         self._train(parts, self.epochs, stopping)
         self._calibrate(rows, parts)
@@ -290,8 +290,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _parts(self, rows: Rows, validation: Rows | None) -> Parts:
         """For each net the rows to train on and the rows held out: a fold, a share, those given, or none."""
         if validation is not None:
-            return [(rows, validation)] * self.nets
-        folds = min(self.nets, len(rows))
+            return [(rows, validation)] * len(self.nets_)
+        folds = len(self.nets_)
         if folds > 1:
             fold = torch.from_numpy(stratified_folds(rows.labels().nan_to_num().numpy(), folds, self._random))
             return [
@@ -362,8 +362,13 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             [self._scores(part, [net] if folds else self.nets_) for part, net in zip(held, self.nets_, strict=False)]
         )
         known = torch.cat([part.labels() for part in held])
-        calibration = self.calibration is not None and parts[0][1] is not None
-        self.net_.module_.head.calibrate(scores, known.to(scores.z.device), calibration=calibration)
+        weights = [part.weight for part in held if part.weight is not None]
+        self.net_.module_.head.calibrate(
+            scores,
+            known.to(scores.z.device),
+            weight=torch.cat(weights)[:, None].to(scores.z.device) if weights else None,
+            calibration=self.calibration is not None and parts[0][1] is not None,
+        )
 
     def _seed(self) -> int:
         return int(self._random.randint(SEEDS))
