@@ -272,6 +272,14 @@ def test_a_loss_that_knows_no_single_labels_refuses_their_weights() -> None:
         head.loss(head(torch.randn(6, 5)), torch.ones(6, 4), weight=torch.ones(6, 4))
 
 
+def test_a_single_label_takes_weights_of_rows_with_any_loss() -> None:
+    for rate in ("expected_f1", "count"):
+        head = MultiLabelHead(5, 1, rate=rate).double()
+        h, y, weight = torch.randn(6, 5).double(), (torch.rand(6, 1) < 0.5).double(), torch.rand(6, 1).double()
+        rows = head.loss(head(h), y, reduction="none")
+        assert_close(head.loss(head(h), y, weight=weight), (rows * weight[:, 0]).mean())
+
+
 def test_other_rates_refuse_an_average() -> None:
     with pytest.raises(ValueError, match=r"average='micro', .* need rate='expected_f1', got rate='count'"):
         MultiLabelHead(5, 4, rate="count", average="micro")

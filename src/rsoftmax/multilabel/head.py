@@ -143,7 +143,7 @@ class MultiLabelHead(nn.Module):
         scores = output.scores if isinstance(output, Output) else output
         if weight is None:
             return self.rule.loss(scores, y, reduction)
-        if weight.shape[-1] == 1 < self.labels:
+        if weight.shape[-1] == 1:
             rows = self.rule.loss(scores, y, "none") * weight.squeeze(-1)
         else:
             rows = self.rule.weighted_loss(scores, y, weight)
