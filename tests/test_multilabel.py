@@ -20,6 +20,7 @@ from rsoftmax.multilabel import (
     LOSSES,
     RATES,
     RULES,
+    Decoder,
     MultiLabelHead,
     Output,
     Rule,
@@ -105,7 +106,7 @@ class TopTwo(Rule):
     mappings = ("softmax", "sparsemax")
     losses = ("cross_entropy", "sparsemax_hinge_loss")
 
-    def decode(self, scores: Scores) -> Output:
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
         best = scores.z >= scores.z.topk(2, -1).values[..., 1:]
         return Output(*scores, None, MAPPINGS[self.mapping].function(scores.z, mask=best))
 
@@ -128,7 +129,8 @@ def test_a_rate_from_outside_is_a_class_and_a_row(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
-    found = {rate: {name: tuple(w.shape) for name, w in head_of("auto", rate).state_dict().items()} for rate in RULES}
+    heads = {rate: head_of("auto", rate) for rate in RULES}
+    found = {rate: {name: tuple(w.shape) for name, w in head.named_parameters()} for rate, head in heads.items()}
     logits = {"logits.weight": (6, 5), "logits.bias": (6,)}
     threshold = {"threshold.weight": (1, 5), "threshold.bias": (1,)}
     assert found == {
@@ -139,6 +141,14 @@ def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
         "zero": logits,
         None: logits,
     }
+    for head in heads.values():
+        assert {name: tuple(b.shape) for name, b in head.named_buffers()} == {
+            "decoder.cut": (1,),
+            "decoder.calibration.slope": (6,),
+            "decoder.calibration.offset": (6,),
+            "decoder.none.slope": (1,),
+            "decoder.none.offset": (1,),
+        }
 
 
 @pytest.mark.parametrize(
@@ -271,9 +281,12 @@ def test_a_row_with_nan_gets_nan_and_not_the_answer_no_label(mapping: str, rate:
     head = head_of(mapping, rate, "auto")
     h = torch.randn(2, 5).double()
     h[0] = torch.nan
-    p = head(h).p
-    assert p[0].isnan().all()
-    assert p[1].isfinite().all()
+    output = head(h)
+    for found in (output.p, output.marginals):
+        assert found[0].isnan().all()
+        assert found[1].isfinite().all()
+    with pytest.raises(ValueError, match="1 rows have NaN scores, which is not 'no label'"):
+        _ = output.labels
 
 
 @given(st.lists(score(), min_size=1, max_size=9), score())

@@ -14,24 +14,38 @@ rate              mapping       the labels are
 ``None``          any other     those that the mapping itself leaves non-zero
 ================= ============= ===========================================================================
 
+Which F1 the default rule maximises is a choice too: ``average="samples"``, ``"micro"`` or ``"macro"``. Its parts can be
+used alone, behind scores of any origin: :class:`PlattScaling` makes log-odds of scores, :func:`expected_f1_count` and
+:func:`expected_f1_cut` say how many labels the log-odds ask for, and :class:`Decoder` is all of that as one module.
+
 The table ``RULES`` holds the rules. ``LOSSES`` and ``RATES`` are extracts from it, made at import: the losses that
 teach each rate, and the rates of r_softmax and t_softmax; the default comes first.
 """
 
-from rsoftmax.multilabel.decoding import expected_f1_count, keep_above, keep_count
+from rsoftmax.multilabel.calibration import PlattScaling
+from rsoftmax.multilabel.decoder import Decoded, Decoder
+from rsoftmax.multilabel.decoding import best_labels, keep_above, keep_count
+from rsoftmax.multilabel.expected_f1 import AVERAGES, Average, expected_f1_count, expected_f1_cut
 from rsoftmax.multilabel.head import MultiLabelHead
 from rsoftmax.multilabel.rules import LOSSES, RATES, RULES, Rule
 from rsoftmax.multilabel.scores import Output, Scores
 
 __all__ = [
+    "AVERAGES",
     "LOSSES",
     "RATES",
     "RULES",
+    "Average",
+    "Decoded",
+    "Decoder",
     "MultiLabelHead",
     "Output",
+    "PlattScaling",
     "Rule",
     "Scores",
+    "best_labels",
     "expected_f1_count",
+    "expected_f1_cut",
     "keep_above",
     "keep_count",
 ]

@@ -1,44 +1,13 @@
-"""From scores to labels, as plain functions: how many labels a row should have, and probabilities that keep these.
+"""From scores to labels, as plain functions: probabilities that keep some labels and leave out the others.
 
 Nothing here knows of layers or losses; the rules in :mod:`rsoftmax.multilabel.rules` are composed of these functions.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax.mappings import r_softmax, weighted_softmax
 from rsoftmax.tensors import exact
-
-
-def expected_f1_count(u: Tensor, none: Tensor | None = None) -> Tensor:
-    r"""The number of labels with the highest expected F1, from the log-odds of the labels.
-
-    .. math:: k^* = \arg\max_k F(k), \qquad F(k) = \frac{2 \sum_{i \le k} \pi_i}{k + \sum_i \pi_i}, \qquad
-              F(0) = \mathrm{sigmoid}(\mathrm{none}), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
-
-    Args:
-        u: log-odds of the labels, [..., K].
-        none: log-odds that there is no label, [..., 1]; if not given, as of independent labels: F(0) = prod(1 - pi).
-
-    Returns:
-        k, [..., 1], int64.
-
-    Example:
-        >>> expected_f1_count(torch.tensor([[3.0, -0.3, -3.0], [-4.0, -3.0, -5.0]]))
-        tensor([[2],
-                [0]])
-
-    The ratio of expectations stands for the expectation of the ratio, which would take ``O(K^2)`` and more. The F1 of
-    an empty answer is 1 if there is no label and 0 otherwise: F(0) is the probability of that.
-
-    Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
-    """
-    u = u.detach().to(exact(u)).sort(-1, descending=True).values
-    pi, k = u.sigmoid(), torch.arange(1, u.shape[-1] + 1, device=u.device)
-    some = 2 * pi.cumsum(-1) / (k + pi.sum(-1, keepdim=True))
-    empty = _no_independent_label(u) if none is None else none.detach().to(u.dtype).sigmoid()
-    return torch.cat([empty, some], -1).argmax(-1, keepdim=True)
 
 
 def keep_count(z: Tensor, k: Tensor) -> Tensor:
@@ -53,6 +22,7 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
         where k = 0.
 
     Example:
+        >>> import torch
         >>> keep_count(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([[2], [0]]))
         tensor([[0.9158, 0.0842, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
@@ -73,6 +43,7 @@ def keep_above(z: Tensor, theta: Tensor) -> Tensor:
         Probabilities [..., K], non-zero where ``z > theta``.
 
     Example:
+        >>> import torch
         >>> keep_above(torch.tensor([[2.0, 1.0, -1.0], [-2.0, -1.0, -3.0]]), torch.tensor(0.0))
         tensor([[0.8446, 0.1554, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
@@ -80,15 +51,27 @@ def keep_above(z: Tensor, theta: Tensor) -> Tensor:
     return weighted_softmax(z, F.relu(z - theta))
 
 
+def best_labels(u: Tensor, k: Tensor) -> Tensor:
+    """The k highest entries of each row, as bool [..., K]; exactly k of them, ties too.
+
+    Args:
+        u: scores [..., K].
+        k: how many, [..., 1].
+
+    Example:
+        >>> import torch
+        >>> best_labels(torch.tensor([[2.0, 1.0, 1.0], [2.0, 1.0, 0.0]]), torch.tensor([[2], [0]]))
+        tensor([[ True,  True, False],
+                [False, False, False]])
+    """
+    ranks = u.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    return ranks.lt(k)
+
+
 def rate_of_count(k: Tensor, z: Tensor) -> Tensor:
     """The rate of zeros that leaves k of the K entries of ``z``: ``r = 1 - k/K``, exact for every k."""
     labels = z.shape[-1]
     return (labels - k).to(exact(z)) / labels
-
-
-def _no_independent_label(u: Tensor) -> Tensor:
-    """The probability that there is no label if labels are independent, ``prod(1 - pi)``; [..., 1]."""
-    return (-F.softplus(u).sum(-1, keepdim=True)).exp()
 
 
 def _has_nan(z: Tensor) -> Tensor:

@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax import losses
 from rsoftmax.domains import RATE
 from rsoftmax.losses import Reduction
 from rsoftmax.mappings import MAPPINGS, r_softmax
-from rsoftmax.multilabel.decoding import expected_f1_count, keep_above, keep_count, rate_of_count
+from rsoftmax.multilabel.decoder import Decoder
+from rsoftmax.multilabel.decoding import keep_above, keep_count, rate_of_count
 from rsoftmax.multilabel.scores import Output, Scores
 from rsoftmax.tensors import exact
 
@@ -65,13 +67,26 @@ class Rule(ABC):
         return Scores(outputs["logits"])
 
     @abstractmethod
-    def decode(self, scores: Scores) -> Output:
-        """The probabilities, and with r_softmax the rate of zeros, from the scores."""
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
+        """The probabilities, and with r_softmax the rate of zeros, from the scores.
+
+        The decoder holds what the head was told about the F1 that counts; a rule may have no use for it.
+        """
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         """What to minimise, given labels y [..., K]."""
         loss: Tensor = getattr(losses, self.criterion)(scores.u, y, reduction=reduction)
         return loss
+
+    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
+        """The loss of each row, [...], with a weight for each entry, [..., K]; for binary cross-entropy."""
+        if self.criterion != "binary_cross_entropy":
+            raise ValueError(
+                f"MultiLabelHead: loss={self.criterion!r} takes a weight for each row, [..., 1], and none for single"
+                " labels; loss='binary_cross_entropy' does, with rate='expected_f1', 'threshold' or 'zero'"
+            )
+        y, weight = (entries.to(scores.u.dtype) for entries in (y, weight))
+        return F.binary_cross_entropy_with_logits(scores.u, y, weight, reduction="none").sum(-1)
 
     def default_loss(self) -> str:
         """The loss that "auto" stands for."""
@@ -136,15 +151,20 @@ class ExpectedF1(_Thresholded):
         z, none = logits.split((logits.shape[-1] - 1, 1), -1)  # whose backward is cheaper than that of two slices
         return Scores(z, outputs["threshold"], none=none)
 
-    def decode(self, scores: Scores) -> Output:
-        """The count with the highest expected F1, kept by r-softmax."""
-        return _keep(scores, expected_f1_count(scores.u, scores.required("none") - scores.required("theta")))
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
+        """The labels with the highest expected F1, kept by r-softmax."""
+        found = decoder(scores.u, scores.required("none") - scores.required("theta"))
+        return _keep(scores, found.k, found.margin)._replace(odds=found.odds)
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         """That of K + 1 labels, the last being "no label"."""
-        z = torch.cat([scores.z, scores.required("none")], -1)
-        y = torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
-        return super().loss(Scores(z, scores.theta), y, reduction)
+        return super().loss(*_with_none(scores, y), reduction)
+
+    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
+        """That of K + 1 labels; "no label" counts where it is known: all labels are, or a positive one is."""
+        some = (y.bool() & (weight > 0)).any(-1, keepdim=True)
+        known = some | (weight > 0).all(-1, keepdim=True)
+        return super().weighted_loss(*_with_none(scores, y), torch.cat([weight, known.to(weight.dtype)], -1))
 
 
 class Count(_Ranked):
@@ -166,9 +186,9 @@ class Count(_Ranked):
         """Logits of labels and of counts."""
         return Scores(outputs["logits"], c=outputs["count"])
 
-    def decode(self, scores: Scores) -> Output:
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """The most probable count, kept by r-softmax."""
-        return _keep(scores, scores.required("c").argmax(-1, keepdim=True))
+        return _keep(scores, scores.required("c").argmax(-1, keepdim=True), scores.z)
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         """That of the labels and that of their count."""
@@ -185,7 +205,7 @@ class Fixed(_Ranked):
     name = "fixed"
     r: float
 
-    def decode(self, scores: Scores) -> Output:
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """r-softmax with the rate that was given."""
         z = scores.z
         r = torch.full((*z.shape[:-1], 1), self.r, dtype=exact(z), device=z.device)
@@ -220,7 +240,7 @@ class Threshold(_Thresholded):
         """Logits and their threshold."""
         return Scores(outputs["logits"], outputs["threshold"])
 
-    def decode(self, scores: Scores) -> Output:
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """t-softmax of what lies above the threshold."""
         return Output(*scores, None, keep_above(scores.z, scores.required("theta")))
 
@@ -256,7 +276,7 @@ class ByMapping(Rule):
     mappings = _KeepingOrder()
     losses = RANKING
 
-    def decode(self, scores: Scores) -> Output:
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """The mapping of the logits."""
         row = MAPPINGS[self.mapping]
         parameter = [row.parameter.example] if row.parameter else []
@@ -272,8 +292,14 @@ class ByMapping(Rule):
         return own.get(self.mapping, "sparsemax_hinge_loss")
 
 
-def _keep(scores: Scores, k: Tensor) -> Output:
-    return Output(*scores, rate_of_count(k, scores.z), keep_count(scores.z, k))
+def _keep(scores: Scores, k: Tensor, z: Tensor) -> Output:
+    return Output(*scores, rate_of_count(k, z), keep_count(z, k))
+
+
+def _with_none(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
+    """Scores and labels of K + 1 labels, the last being "no label"."""
+    z = torch.cat([scores.z, scores.required("none")], -1)
+    return Scores(z, scores.theta), torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
 
 
 RULES: dict[str | None, type[Rule]] = {

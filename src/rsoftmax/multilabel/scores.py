@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -41,7 +42,9 @@ class Output(NamedTuple):
     Attributes:
         z, theta, c, none: as in :class:`Scores`.
         r: the rate of zeros, float64 [..., 1], if the mapping is r_softmax; 1 where there is no label.
-        p: probabilities [..., K]; exactly zero where the label is negative, and everywhere if there is no label.
+        p: probabilities [..., K]; exactly zero where the label is negative, and everywhere if there is no label. NaN in
+            a row whose scores hold NaN.
+        odds: calibrated log-odds [..., K]; None: the scores are taken for them.
     """
 
     z: Tensor
@@ -50,6 +53,7 @@ class Output(NamedTuple):
     none: Tensor | None
     r: Tensor | None
     p: Tensor
+    odds: Tensor | None = None
 
     @property
     def scores(self) -> Scores:
@@ -57,6 +61,24 @@ class Output(NamedTuple):
         return Scores(*self[:4])
 
     @property
+    def marginals(self) -> Tensor:
+        """The probability of each label for itself, [..., K]; NaN where the score is.
+
+        With the rates "count" and "fixed" and those of a mapping the scores are a ranking, which becomes log-odds by
+        :meth:`rsoftmax.multilabel.MultiLabelHead.calibrate` only.
+        """
+        return (self.scores.u if self.odds is None else self.odds).sigmoid()
+
+    @property
     def labels(self) -> Tensor:
-        """The labels [..., K], bool: the non-zero probabilities."""
+        """The labels [..., K], bool: the non-zero probabilities.
+
+        NaN is not an answer and raises, where looking at values costs nothing: in eager code on the CPU. Elsewhere look
+        for NaN in ``p`` before trusting the labels.
+        """
+        if self.p.device.type == "cpu" and not torch.compiler.is_compiling() and self.p.isnan().any():
+            raise ValueError(
+                f"MultiLabelHead: {int(self.p.isnan().any(-1).sum())} rows have NaN scores, which is not 'no label';"
+                " look for NaN in the features and in the weights"
+            )
         return self.p > 0

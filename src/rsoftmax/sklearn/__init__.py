@@ -10,5 +10,7 @@ except ImportError as missing:
     raise ImportError(f"rsoftmax.sklearn needs {missing.name}: pip install 'rsoftmax[sklearn]'") from missing
 
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
+from rsoftmax.sklearn.expected_f1 import ExpectedF1Classifier
+from rsoftmax.sklearn.settings import PLAIN
 
-__all__ = ["SparseLabelClassifier"]
+__all__ = ["PLAIN", "ExpectedF1Classifier", "SparseLabelClassifier"]

@@ -13,49 +13,60 @@ Matrix = Any  # what scikit-learn takes: an array, a sparse matrix, a data frame
 
 
 class Rows(Dataset[Any]):
-    """Features and labels, dense or sparse, taken many rows at a time; on the CPU, whatever torch's default device."""
+    """Features, labels and weights, taken many rows at a time; on the CPU, whatever torch's default device.
 
-    def __init__(self, X: Matrix, Y: Matrix = None) -> None:
+    Args:
+        X: features, dense or sparse, the rows first.
+        Y: labels [rows, K], dense or sparse, NaN where not known.
+        weight: of the rows, [rows].
+        class_weight: of negative and positive entries of each label, [2, K].
+    """
+
+    def __init__(self, X: Matrix, Y: Matrix = None, weight: Matrix = None, class_weight: Tensor | None = None) -> None:
         self.X: Matrix = _held(X)
         self.Y: Matrix = None if Y is None else _held(Y)
+        self.weight = None if weight is None else _tensor(weight)
+        self.class_weight = class_weight
+        self.gaps = isinstance(self.Y, Tensor) and bool(self.Y.isnan().any())
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    def __getitem__(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        return _dense(self.X, index), None if self.Y is None else _dense(self.Y, index)
+    def __getitem__(self, index: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor | None] | None]:
+        return _dense(self.X, index), None if self.Y is None else self._labels(index)
 
     def part(self, index: Tensor) -> "Rows":
-        """Some of the rows, with their labels."""
-        return Rows(self.X[index.numpy()], self.Y[index.numpy()])
+        """Some of the rows, with their labels and weights."""
+        weight = None if self.weight is None else self.weight[index]
+        return Rows(self.X[index.numpy()], self.Y[index.numpy()], weight, self.class_weight)
+
+    def labels(self) -> Tensor:
+        """All labels, dense; NaN where not known."""
+        return _dense(self.Y, torch.arange(len(self), device="cpu"))
+
+    def _labels(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Labels, and weights [rows, 1], [rows, K] or None; a label that is not known has the weight 0."""
+        y = _dense(self.Y, index)
+        weight = None if self.weight is None else self.weight[index, None]
+        if self.gaps or self.class_weight is not None:
+            known = (~y.isnan()).to(y.dtype)
+            y = y.nan_to_num()
+            weight = known if weight is None else known * weight
+            if self.class_weight is not None:
+                weight = weight * torch.where(y == 1, self.class_weight[1], self.class_weight[0])
+        return y, weight
 
 
 class Batches:
-    """A data loader that cuts whole batches out of :class:`Rows`, instead of putting single rows together."""
+    """A data loader that cuts whole batches out of :class:`Rows`; a generator, if given, draws their order."""
 
-    def __init__(self, rows: Rows, batch_size: int, shuffle: bool = False) -> None:
-        self.rows, self.batch_size, self.shuffle = rows, batch_size, shuffle
+    def __init__(self, rows: Rows, batch_size: int, generator: torch.Generator | None = None) -> None:
+        self.rows, self.batch_size, self.generator = rows, batch_size, generator
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        n = len(self.rows)
-        order = torch.randperm(n, device="cpu") if self.shuffle else torch.arange(n, device="cpu")
+    def __iter__(self) -> Iterator[Any]:
+        n, g = len(self.rows), self.generator
+        order = torch.arange(n, device="cpu") if g is None else torch.randperm(n, generator=g, device="cpu")
         return map(self.rows.__getitem__, order.split(self.batch_size))
-
-
-class Split:
-    """Divides rows into those to train on and a share, of at least one row, to validate on."""
-
-    def __init__(self, share: float, seed: int) -> None:
-        self.share, self.seed = share, seed
-
-    def __call__(self, rows: Rows, y: None = None) -> tuple[Rows, Rows]:
-        """Rows to train on and rows to validate on, as skorch asks for them."""
-        n = len(rows)
-        aside = min(max(round(self.share * n), 1), n - 1)
-        if not aside:
-            raise ValueError(f"SparseLabelClassifier: early stopping needs two rows at least, got {n}")
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed), device="cpu")
-        return rows.part(order[aside:]), rows.part(order[:aside])
 
 
 def _held(rows: Matrix) -> Matrix:

@@ -1,72 +1,180 @@
-"""What the ``y`` of scikit-learn means: labels in a matrix of 0 and 1, or a class for each row."""
+"""What the ``y`` of scikit-learn means: a matrix of labels, sets of names, or one class for each row."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rsoftmax.sklearn.data import Matrix
+
+Kind = Literal["classes", "matrix", "frame", "sets", "joined"]
+SEPARATORS = (";", "|", ",")
 
 
 class Targets:
     """The form of the first ``y``, which later ones have to share and in which predictions are given.
 
     Args:
-        y: labels [rows, K], 0 or 1, dense or sparse; or classes [rows].
-        classes: all classes that will come, if ``y`` is 1-d and may lack some.
+        y: labels [rows, K], 0 or 1, as an array, a sparse matrix or a data frame, NaN or -1 where a label is not known;
+            lists or sets of names, one for each row; strings of names, if there is a separator; or classes [rows].
+        classes: all classes that will come, if ``y`` is 1-d and may lack some; all names, if it holds sets.
+        separator: what divides the names in a string, say ";"; "" says that each string is one class.
+        owner: who is named in errors.
 
     Attributes:
-        one_class: every row has exactly one class, because ``y`` is 1-d or a single column.
-        classes: the classes; otherwise, the labels' column numbers.
+        kind: "classes": every row has exactly one, because ``y`` is 1-d or a single column; "matrix"; "frame": a data
+            frame; "sets": of names; "joined": names in one string.
+        classes: the classes; a data frame's columns; the names; otherwise the labels' column numbers.
         sparse: labels came as a sparse matrix.
     """
 
-    def __init__(self, y: Matrix, classes: Matrix = None) -> None:
-        check_classification_targets(y)
+    def __init__(
+        self,
+        y: Matrix,
+        classes: Matrix = None,
+        *,
+        separator: str | None = None,
+        owner: str = "SparseLabelClassifier",
+    ) -> None:
+        self.owner, self.separator = owner, separator
+        if y is None:
+            raise ValueError(f"This {owner} estimator requires y to be passed, but the target y is None.")
+        self.kind = self._kind(y if hasattr(y, "__len__") else np.asarray(y))
         self.sparse: bool = sp.issparse(y)
-        self.one_class: bool = y.ndim != 2 or y.shape[1] == 1
-        self.classes: NDArray[Any] = _classes_of(y, classes) if self.one_class else np.arange(y.shape[1])
+        self.answer_type: type = type(_first(y)) if self.kind == "sets" else type(y)
+        self.classes: NDArray[Any] = self._classes(y, classes)
+
+    @property
+    def one_class(self) -> bool:
+        """Every row has exactly one class."""
+        return self.kind == "classes"
 
     def indicator(self, y: Matrix, classes: Matrix = None) -> Matrix:
-        """The labels as a matrix [rows, K] of 0 and 1, dense or sparse; raises if they have another form."""
+        """The labels as a matrix [rows, K] of 0 and 1, dense or sparse, NaN where a label is not known."""
         if classes is not None and not np.array_equal(np.unique(classes), self.classes):
-            raise ValueError(
-                f"SparseLabelClassifier: {classes=} are not those of the targets, {self.classes}; leave them out"
-            )
-        return self._one_hot(column_or_1d(y)) if self.one_class else self._checked_labels(y)
+            raise ValueError(f"{self.owner}: {classes=} are not those of the targets, {self.classes}; leave them out")
+        if self.kind == "classes":
+            return self._one_hot(_column(y))
+        return self._of_names(self._sets(y)) if self.kind in ("sets", "joined") else self._checked_labels(y)
+
+    def answer(self, found: Matrix, X: Matrix = None) -> Any:
+        """A matrix of 0 and 1 in the form in which the labels came."""
+        if self.kind == "frame":
+            return self.answer_type(found, columns=self.classes, index=getattr(X, "index", None))
+        if self.kind == "joined":
+            return np.array([str(self.separator).join(map(str, row)) for row in self.names(found)], dtype=object)
+        return [self.answer_type(row) for row in self.names(found)] if self.kind == "sets" else found
+
+    def as_given(self, found: NDArray[np.bool_]) -> Matrix:
+        """Labels as a matrix of 0 and 1, sparse if the targets were."""
+        return sp.csr_array(found.astype(np.int64)) if self.sparse else found.astype(np.int64)
+
+    def names(self, found: Matrix) -> list[list[Any]]:
+        """The names of the labels of each row."""
+        rows = sp.csr_array(found)
+        return [self.classes[part].tolist() for part in np.split(rows.indices, rows.indptr[1:-1])]
 
     def stacked(self, batches: Iterable[NDArray[np.bool_]]) -> Matrix:
-        """The labels of many batches in one matrix of 0 and 1, sparse if the targets were."""
-        as_given = sp.csr_array if self.sparse else np.asarray
-        found = [as_given(batch.astype(np.int64)) for batch in batches]
+        """The labels of many batches in one matrix, :meth:`as_given`."""
+        found = [self.as_given(batch) for batch in batches]
         return sp.vstack(found, "csr") if self.sparse else np.concatenate(found)
 
+    def _kind(self, y: Matrix) -> Kind:
+        if sp.issparse(y) or getattr(y, "ndim", 0) > 1:
+            single = y.shape[1] == 1
+            return "classes" if single else "frame" if hasattr(y, "columns") else "matrix"
+        if _holds_names(y):
+            return "sets"
+        if self.separator:
+            return "joined"
+        self._refuse_joined(y)
+        return "matrix" if np.ndim(y) == 2 and np.shape(y)[1] != 1 else "classes"
+
+    def _refuse_joined(self, y: Matrix) -> None:
+        """Strings such as "a;c" would be classes of their own: one class for each combination of labels."""
+        values = {value for value in np.ravel(np.asarray(y, dtype=object)) if isinstance(value, str)}
+        for separator in SEPARATORS if self.separator is None else ():
+            joined = sorted(value for value in values if separator in value)
+            parts = [part.strip() for value in values for part in value.split(separator)]
+            if joined and (separator != "," or len(set(parts)) < len(parts)):
+                raise ValueError(
+                    f"{self.owner}: y holds {joined[0]!r}, which looks like several labels in one string;"
+                    f" label_separator={separator!r} splits it, label_separator='' says that it is one class"
+                )
+
+    def _classes(self, y: Matrix, classes: Matrix) -> NDArray[Any]:
+        if self.kind in ("sets", "joined"):
+            names = {name for row in self._sets(y) for name in row} if classes is None else set(classes)
+            return _array_of(sorted(names))
+        if self.kind == "classes":
+            y = _column(y, warn=True)
+            check_classification_targets(y)
+            return np.unique(y if classes is None else classes)
+        return np.asarray(y.columns) if self.kind == "frame" else np.arange(np.shape(y)[1])
+
+    def _sets(self, y: Matrix) -> list[Collection[Any]]:
+        if self.kind == "sets":
+            return list(y)
+        if not all(isinstance(row, str) for row in y):
+            raise ValueError(f"{self.owner}: label_separator={self.separator!r} needs a string for each row of y")
+        return [[name.strip() for name in row.split(self.separator) if name.strip()] for row in y]
+
+    def _of_names(self, rows: Sequence[Collection[Any]]) -> NDArray[np.int64]:
+        columns = {name: column for column, name in enumerate(self.classes)}
+        found = np.zeros((len(rows), len(columns)), dtype=np.int64)
+        for row, names in zip(found, rows, strict=True):
+            unknown = [name for name in names if name not in columns]
+            if unknown:
+                raise ValueError(f"{self.owner}: y has {unknown[0]!r}, which is not among classes={self.classes}")
+            row[[columns[name] for name in names]] = 1
+        return found
+
     def _checked_labels(self, y: Matrix) -> Matrix:
+        y = y if sp.issparse(y) else np.asarray(y)
         if y.ndim != 2 or y.shape[1] != len(self.classes):
-            raise ValueError(
-                f"SparseLabelClassifier: y must be [rows, {len(self.classes)}] of 0 and 1, as at the first call"
-            )
+            raise ValueError(f"{self.owner}: y must be [rows, {len(self.classes)}] of 0 and 1, as at the first call")
         values = y.data if sp.issparse(y) else y
-        wrong = values[(values != 0) & (values != 1)]
+        gaps = (values == -1) | (values != values)
+        check_classification_targets(y if sp.issparse(y) else np.where(gaps, 0, y) if gaps.any() else y)
+        wrong = values[(values != 0) & (values != 1) & ~gaps]
         if len(wrong):
             raise ValueError(
-                f"SparseLabelClassifier: y must hold 0 or 1, got {wrong[0].item()!r};"
+                f"{self.owner}: y must hold 0 or 1, got {wrong.tolist()[0]!r};"
                 " scikit-learn's MultiLabelBinarizer makes such a matrix"
             )
-        return y
+        return np.where(gaps, np.nan, y) if not sp.issparse(y) and gaps.any() else y
 
     def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
         unknown = np.setdiff1d(y, self.classes)
         if len(unknown):
-            raise ValueError(f"SparseLabelClassifier: y has {unknown[0]!r}, which is not among classes={self.classes}")
+            raise ValueError(f"{self.owner}: y has {unknown[0]!r}, which is not among classes={self.classes}")
         found: NDArray[np.bool_] = y[:, None] == self.classes
         return found
 
 
-def _classes_of(y: Matrix, classes: Matrix) -> NDArray[Any]:
-    y = column_or_1d(y, warn=True)
-    return np.unique(y if classes is None else classes)
+def _column(y: Matrix, warn: bool = False) -> NDArray[Any]:
+    y = column_or_1d(y, warn=warn)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
+    return np.asarray(y)
+
+
+def _first(y: Matrix) -> Any:
+    return next(iter(y), [])
+
+
+def _holds_names(y: Matrix) -> bool:
+    """A list, or a 1-d array, of sets or of lists that are not the rows of a matrix of numbers."""
+    rows = list(y) if hasattr(y, "__iter__") else []
+    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
+        return False
+    names = any(isinstance(name, str) for row in rows for name in row)
+    return names or isinstance(rows[0], set | frozenset) or len({len(row) for row in rows}) > 1
+
+
+def _array_of(names: list[Any]) -> NDArray[Any]:
+    return np.array(names) if all(isinstance(name, str) for name in names) else np.array(names, dtype=object)

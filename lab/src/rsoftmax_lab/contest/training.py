@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from rsoftmax.estimator import SparseLabelClassifier
+from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
 from rsoftmax_lab.contest.data import Data, Matrix, Rows
 from rsoftmax_lab.contest.methods import METHODS, check_method
 from rsoftmax_lab.contest.rules import Answers, Decision, Rule, answers
@@ -48,8 +48,8 @@ class Training(BaseRun):
 def contestant(run: Training) -> SparseLabelClassifier:
     """The network of a run, to be trained an epoch at a time."""
     hidden = (run.hidden,) if run.hidden else ()
-    head = METHODS[run.method].head
-    return SparseLabelClassifier(**head, hidden=hidden, lr=run.lr, batch_size=run.batch_size, random_state=run.seed)
+    settings = {"hidden": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
+    return SparseLabelClassifier(**PLAIN | METHODS[run.method].head | settings)
 
 
 def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[str, Any]:
