@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.kernels.reference import exact
+from rsoftmax.tensors import exact
 
 Average = Literal["micro", "macro", "samples"]
 AVERAGES: tuple[Average, ...] = get_args(Average)
