@@ -1,10 +1,12 @@
 """A run: a frozen dataclass whose defaults are the paper's numbers, named by what it changes of them."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 Row = dict[str, Any]
+Run = TypeVar("Run")
 
 
 class BaseRun:
@@ -49,5 +51,27 @@ def settings(run: BaseRun) -> Row:
 
 
 def key(changes: Row) -> str:
-    """The name of a run: its differences, in one spelling. A field added later leaves the old names alone."""
-    return json.dumps(changes, sort_keys=True)
+    """The name of a run: its differences, in one spelling. A field added later leaves the old names alone.
+
+    Example:
+        >>> key({"task": "MRPC", "epochs": 5.0})
+        '{"epochs": 5, "task": "MRPC"}'
+    """
+    return json.dumps(_spelled(changes), sort_keys=True)
+
+
+def distinct(runs: Iterable[Run]) -> list[Run]:
+    """Each run once, in their order: an option may be given twice with the same value."""
+    return list({key(differences(run)): run for run in runs}.values())
+
+
+def _spelled(value: Any) -> Any:
+    """The same value; a whole number is written without a fraction, as it is the same number."""
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case dict():
+            return {name: _spelled(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_spelled(inner) for inner in value]
+    return value
