@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel
 from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone, features
 from rsoftmax.multilabel import MultiLabelHead
+from rsoftmax.printable import printable
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 
@@ -32,7 +33,7 @@ class Found(NamedTuple):
     p: float
 
     def __str__(self) -> str:
-        return f"{self.label} {self.number}"
+        return f"{printable(self.label)} {self.number}"
 
     @property
     def number(self) -> str:

@@ -1,9 +1,11 @@
 """A run: a frozen dataclass whose defaults are the paper's numbers, named by what it changes of them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, TypeVar
+
+from rsoftmax_lab.running.shapes import Shape
 
 Row = dict[str, Any]
 Run = TypeVar("Run")
@@ -15,12 +17,12 @@ class BaseRun:
     Attributes:
         PLACE: the fields that say what a run is done on: a data set, a task, a draw.
         VARIED: the fields that are compared with each other there. All other fields are settings, which must be alike.
-        ANSWERS: what the row of a finished run must hold.
+        ANSWERS: what the row of a finished run must hold, and the shape of it.
     """
 
     PLACE: ClassVar[tuple[str, ...]] = ()
     VARIED: ClassVar[tuple[str, ...]] = ()
-    ANSWERS: ClassVar[tuple[str, ...]] = ()
+    ANSWERS: ClassVar[Mapping[str, Shape]] = {}
 
 
 def differences(run: Any) -> Row:
