@@ -2,11 +2,14 @@
 
 import json
 import multiprocessing
+import os
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +209,14 @@ def test_what_is_missing_is_named(kit: Path, coco_folder: Path) -> None:
         ),
         ('"cat"', '"dog"', r"instances_val2017.json: its categories are not those of instances_train2017.json"),
         ("}", "", r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": Infinity,', r"instances_val2017.json: the id of {'id': inf, .* is not a whole number"),
+        ('"id": 10,', '"id": NaN,', r"instances_val2017.json: the id of {'id': nan, .* is not a whole number"),
+        ('"id": 10,', '"id": 1e400,', r"instances_val2017.json: the id of {'id': inf, .* is not a whole number"),
+        ('"id": 10,', '"id": 1.5,', r"instances_val2017.json: the id of {'id': 1.5, .* is not a whole number"),
+        ('"id": 10,', f'"id": {"9" * 5000},', r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": ' + "[" * 100_000, r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": ' + "[" * 900 + "]" * 900 + ",", r"instances_val2017.json: the id of {'file_name'"),
+        ('"1.jpg"', '"../1.jpg"', r"instances_val2017.json: the file_name '../1.jpg' leads out of the folder"),
     ],
 )
 def test_broken_annotations_are_named(old: str, new: str, message: str, coco_folder: Path) -> None:
@@ -230,6 +241,37 @@ def test_grey_pictures_become_rgb_and_what_cannot_be_used_is_named(tmp_path: Pat
     }.items():
         with pytest.raises(BadPictureError, match=f"{name}: {reason}"):
             open_picture(tmp_path / name, name)
+
+
+def damaged_exif() -> bytes:
+    """A picture that lies on its side, with a text in its EXIF where Pillow wants to write a number back."""
+    exif, stream = Image.Exif(), BytesIO()
+    exif.update({0x0112: 6, 0x010F: "maker"})
+    Image.new("RGB", (4, 3)).save(stream, "JPEG", exif=exif)
+    return stream.getvalue().replace(b"\x01\x0f\x00\x02", b"\x01\x08\x00\x02")
+
+
+def test_whatever_goes_wrong_with_a_picture_has_one_name(tmp_path: Path) -> None:
+    with pytest.raises(BadPictureError, match="side: cannot be read: "):
+        open_picture(damaged_exif, "side")
+    for error in (KeyError(7), struct.error("too short"), RecursionError(), OverflowError(), Warning("w")):
+
+        def failing(error: Exception = error) -> bytes:
+            raise error
+
+        with pytest.raises(BadPictureError, match=r"it: cannot be read: ."):
+            open_picture(failing, "it")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for name in ("pipe.jpg", "."):
+        with pytest.raises(BadPictureError, match="cannot be read: it is not a file"):
+            open_picture(tmp_path / name, name)
+    for fatal in (MemoryError, KeyboardInterrupt):
+
+        def fails(fatal: type[BaseException] = fatal) -> bytes:
+            raise fatal
+
+        with pytest.raises(fatal):
+            open_picture(fails, "it")
 
 
 def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, tmp_path: Path) -> None:
