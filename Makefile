@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-oldest sanitize fuzz readme clean
+.PHONY: demo test test-oldest sanitize fuzz fuzz-files readme clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -30,6 +30,10 @@ sanitize: .venv/installed-dev
 fuzz: .venv/installed-dev
 	@seed=$${SEED:-$$(date +%s)}; echo "seed $$seed"; \
 	RSOFTMAX_FUZZ_EXAMPLES=20000 $(BIN)/pytest tests/test_kernels.py -k fuzz --hypothesis-seed=$$seed
+
+# Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
+fuzz-files: .venv/installed-dev
+	@$(BIN)/python tools/fuzz_files.py --seconds $${SECONDS:-60} --seed $${SEED:-$$(date +%s)}
 
 # Writes the generated parts of the README anew.
 readme: .venv/installed-dev

@@ -1,4 +1,4 @@
-"""A small sweep to start, kill and start again: ``python squares.py FILE ENGINE [SECONDS]``."""
+"""A small sweep to start, kill and start again: ``python squares.py FILE ENGINE SECONDS [OUTCOME ...]``."""
 
 import os
 import signal
@@ -26,6 +26,10 @@ def square(run: Square) -> dict[str, Any]:
         raise ArithmeticError("too square: [rows, 4] [/x]")
     if run.outcome == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
+    if run.outcome == "exits":
+        sys.exit(3)
+    if run.outcome == "interrupts":
+        raise KeyboardInterrupt("no key was pressed")
     if run.outcome == "answers nonsense":
         return {"square": float("nan")}
     return {
@@ -37,9 +41,10 @@ def square(run: Square) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
-    grid = [Square(number, seconds) for number in range(1, 9)]
+    path, engine, seconds, *outcomes = sys.argv[1:]
+    grid = [Square(number, float(seconds)) for number in range(1, 9)]
+    grid[2:2] = [Square(outcome=outcome) for outcome in outcomes]
     try:
-        sweep(grid, square, Path(sys.argv[1]), engine=sys.argv[2], jobs=2)
+        sweep(grid, square, Path(path), engine=engine, jobs=2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -74,12 +74,13 @@ TOY = {
     "__init__.py": '"""A toy."""',
     "grid.py": """
 from dataclasses import dataclass
+from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 
 @dataclass(frozen=True)
 class Run(BaseRun):
     VARIED = ("number",)
-    ANSWERS = ("square",)
+    ANSWERS = {"square": shapes.number}
     number: int = 0
 """,
     "run.py": "def run(run): return {'square': run.number**2}",
@@ -149,7 +150,7 @@ def read_toy(path: Path, *written: dict[str, Any]) -> tuple[rows.Trials[Any], li
 
 
 def row(dataset: str, method: str = "softmax", **settings: Any) -> dict[str, Any]:
-    return {"run": {"dataset": dataset, "method": method, **settings}, "rules": {}}
+    return {"run": {"dataset": dataset, "method": method, **settings}, "epoch_seconds": 1.0, "rules": {}}
 
 
 def test_of_different_settings_those_on_most_sets_are_shown_and_the_papers_first(tmp_path: Path) -> None:

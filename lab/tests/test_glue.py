@@ -137,6 +137,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: 
             b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\xff\tb\tentailment\n",
             "dev.tsv, line 3: 'utf-8' codec can't decode byte 0xff in position 1: invalid start byte; --skip-bad",
         ),
+        (
+            "sentence1\tsentence2\tlabel\na\tb\tentailment\n".encode("utf-16"),
+            "dev.tsv, line 1: .*; save the file as UTF-8",
+        ),
         (b"sentence1\tsentence2\tlabel\ra\tb\tentailment\r", "dev.tsv, line 1: no column 'label'"),
     ],
 )

@@ -1,11 +1,15 @@
 """Pictures: small drawn ones in the real layouts, a tiny random network, and everything that is done with them."""
 
 import json
+import multiprocessing
+import os
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +209,14 @@ def test_what_is_missing_is_named(kit: Path, coco_folder: Path) -> None:
         ),
         ('"cat"', '"dog"', r"instances_val2017.json: its categories are not those of instances_train2017.json"),
         ("}", "", r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": Infinity,', r"instances_val2017.json: the id of {'id': inf, .* is not a whole number"),
+        ('"id": 10,', '"id": NaN,', r"instances_val2017.json: the id of {'id': nan, .* is not a whole number"),
+        ('"id": 10,', '"id": 1e400,', r"instances_val2017.json: the id of {'id': inf, .* is not a whole number"),
+        ('"id": 10,', '"id": 1.5,', r"instances_val2017.json: the id of {'id': 1.5, .* is not a whole number"),
+        ('"id": 10,', f'"id": {"9" * 5000},', r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": ' + "[" * 100_000, r"instances_val2017.json: not JSON of COCO's kind"),
+        ('"id": 10,', '"id": ' + "[" * 900 + "]" * 900 + ",", r"instances_val2017.json: the id of {'file_name'"),
+        ('"1.jpg"', '"../1.jpg"', r"instances_val2017.json: the file_name '../1.jpg' leads out of the folder"),
     ],
 )
 def test_broken_annotations_are_named(old: str, new: str, message: str, coco_folder: Path) -> None:
@@ -229,6 +241,37 @@ def test_grey_pictures_become_rgb_and_what_cannot_be_used_is_named(tmp_path: Pat
     }.items():
         with pytest.raises(BadPictureError, match=f"{name}: {reason}"):
             open_picture(tmp_path / name, name)
+
+
+def damaged_exif() -> bytes:
+    """A picture that lies on its side, with a text in its EXIF where Pillow wants to write a number back."""
+    exif, stream = Image.Exif(), BytesIO()
+    exif.update({0x0112: 6, 0x010F: "maker"})
+    Image.new("RGB", (4, 3)).save(stream, "JPEG", exif=exif)
+    return stream.getvalue().replace(b"\x01\x0f\x00\x02", b"\x01\x08\x00\x02")
+
+
+def test_whatever_goes_wrong_with_a_picture_has_one_name(tmp_path: Path) -> None:
+    with pytest.raises(BadPictureError, match="side: cannot be read: "):
+        open_picture(damaged_exif, "side")
+    for error in (KeyError(7), struct.error("too short"), RecursionError(), OverflowError(), Warning("w")):
+
+        def failing(error: Exception = error) -> bytes:
+            raise error
+
+        with pytest.raises(BadPictureError, match=r"it: cannot be read: ."):
+            open_picture(failing, "it")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for name in ("pipe.jpg", "."):
+        with pytest.raises(BadPictureError, match="cannot be read: it is not a file"):
+            open_picture(tmp_path / name, name)
+    for fatal in (MemoryError, KeyboardInterrupt):
+
+        def fails(fatal: type[BaseException] = fatal) -> bytes:
+            raise fatal
+
+        with pytest.raises(fatal):
+            open_picture(fails, "it")
 
 
 def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, tmp_path: Path) -> None:
@@ -420,6 +463,139 @@ def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
         PictureClassifier.load(tiny)
 
 
+def classifier(tiny: Path, classes: list[str]) -> tuple[PictureClassifier, Any]:
+    backbone = Backbone.load(str(tiny))
+    return PictureClassifier(backbone.network, classes, {"mapping": "softmax"}, backbone.size), backbone.processor
+
+
+def test_saving_again_keeps_what_a_user_has_put_into_the_folder(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for classes in (CLASSES, [*CLASSES, "dog"]):
+        model, processor = classifier(tiny, classes)
+        model.save(folder, processor)
+        (folder / "notes.txt").write_text("mine")
+        (folder / "more").mkdir(exist_ok=True)
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "model.safetensors", "preprocessor_config.json", "notes.txt", "more"
+    }  # fmt: skip
+    assert PictureClassifier.load(folder)[0].classes == [*CLASSES, "dog"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_model_is_saved_through_a_link_and_into_an_empty_folder(tiny: Path, tmp_path: Path) -> None:
+    model, processor = classifier(tiny, CLASSES)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    model.save(tmp_path / "link", processor)
+    assert (tmp_path / "link").is_symlink()
+    assert PictureClassifier.load(tmp_path / "real")[0].classes == CLASSES
+
+
+@pytest.mark.parametrize("place", ["file", "dangling", "file/below", "full"])
+def test_a_place_that_cannot_be_saved_to_is_refused_before_the_training(
+    place: str, kit: Path, tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    out = tmp_path / "out"
+    words = ["--data", str(kit), "--model", str(tiny), "--out", str(out), "--save", str(tmp_path / place)]
+    rsoftmax("reproduce", "voc", *words, code=2)
+    assert not out.exists()
+
+
+def test_a_save_that_is_stopped_leaves_the_model_of_before(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    model, processor = classifier(tiny, CLASSES)
+    model.save(folder, processor)
+    other, _ = classifier(tiny, CLASSES[::-1])
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processor, "save_pretrained", full)
+        with pytest.raises(OSError, match="no space left"):
+            other.save(folder, processor)
+    assert PictureClassifier.load(folder)[0].classes == CLASSES
+    settings = (folder / "config.json").read_bytes()
+    other.save(folder, processor)
+    (folder / "config.json").write_bytes(settings)  # as if a kill had come before the last file
+    with pytest.raises(ValueError, match=r"model.safetensors is not the file that config.json was saved with"):
+        PictureClassifier.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": 10**12}, r"head\.\S+ is \[3, 16\] in model.safetensors, and \[3, 1000000000000\] by config.json"),
+        ({"backbone": {"depths": [10**9, 1]}}, "asks for more layers than model.safetensors has tensors for"),
+        ({"backbone": {"hidden_sizes": [8, 10**6]}}, "by config.json"),
+        ({"classes": "abc"}, "is damaged, or that of a model of another kind"),
+        ({"classes": [[]] * 3}, "is damaged, or that of a model of another kind"),
+    ],
+)
+def test_settings_that_do_not_fit_the_weights_are_refused_before_memory_is_taken(
+    changes: dict[str, Any], message: str, tiny: Path, tmp_path: Path
+) -> None:
+    model, processor = classifier(tiny, CLASSES)
+    model.save(tmp_path / "model", processor)
+    path = tmp_path / "model" / "config.json"
+    settings = json.loads(path.read_bytes())
+    for name, value in changes.items():
+        settings[name] = settings[name] | value if isinstance(value, dict) else value
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        PictureClassifier.load(tmp_path / "model")
+
+
+def test_fine_tuning_keeps_what_a_user_has_put_into_its_folders(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    whole = Whole(str(tiny), tmp_path, voc.read(kit))
+    run = replace(FINE, method="softmax", augment=False)
+    notes = [whole.folder(run) / name / "notes.txt" for name in ("checkpoint-4", "checkpoint-8", "checkpoint-old")]
+    for path in notes:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    whole.run(run)
+    assert [path.read_text() for path in notes] == ["mine"] * 3
+    assert [len(list(path.parent.iterdir())) for path in notes] == [1] * 3
+    (whole.folder(run) / "model" / "notes.txt").write_text("mine")
+    whole.run(run)
+    assert (whole.folder(run) / "model" / "notes.txt").read_text() == "mine"
+
+
+def test_features_keep_what_a_user_has_put_beside_their_parts(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
+    notes = tmp_path / f"features-{features.key(backbone, train)}.parts-{features.PART}" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
+    assert [path.read_text() for path in notes.parent.iterdir()] == ["mine"]
+
+
+def extract_in_parts(kit: Path, tiny: Path, cache: Path) -> None:
+    features.PART = 2
+    features.extract(Backbone.load(str(tiny)), voc.read(kit).train, cache, jobs=1, console=QUIET)
+
+
+def test_extractions_of_the_same_features_at_one_time_do_not_disturb_each_other(
+    kit: Path, tiny: Path, tmp_path: Path
+) -> None:
+    fresh = multiprocessing.get_context("spawn")
+    several = [fresh.Process(target=extract_in_parts, args=(kit, tiny, tmp_path / "cache")) for _ in range(3)]
+    for process in several:
+        process.start()
+    for process in several:
+        process.join()
+    assert [process.exitcode for process in several] == [0, 0, 0]
+    (path,) = (tmp_path / "cache").iterdir()
+    assert features.load(path).kept.tolist() == list(range(TRAIN))
+
+
 def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny: Path, tmp_path: Path) -> None:
     out, saved = tmp_path / "out", tmp_path / "saved"
     words = ["reproduce", "voc", "--data", str(kit), "--model", str(tiny), "--jobs", "1", "--out", str(out),
@@ -433,9 +609,11 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     assert {row["run"]["model"] for row in rows} == {"tiny"}
     text = (out / "report/report.md").read_text()
     assert "| softmax, p0 = 0.05 | 75.05 | " in text
-    again = rsoftmax(*words)
+    (saved / "notes.txt").write_text("mine")
+    again = rsoftmax(*words, "--lr", "1e-2", "--save", str(saved))  # a learning rate that is given twice
+    assert (saved / "notes.txt").read_text() == "mine"
     assert "features of" not in again
-    assert "4 of 4 runs are in" in again
+    assert "8 of 8 runs are in" in again
     assert "holds something else; name a new folder" in rsoftmax(*words, "--save", str(tiny), code=2)
 
     few = tmp_path / "few"

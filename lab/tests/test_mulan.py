@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from mulan_sets import save
 
 from rsoftmax_lab.experiments.tabular import mulan
 
@@ -36,6 +37,32 @@ def test_sparse_rows_are_read_as_dense_ones_are(sets: Path) -> None:
     assert sp.issparse(thin.X)
     np.testing.assert_array_equal(thin.X.toarray(), thick.X)
     np.testing.assert_array_equal(thin.Y, thick.Y)
+
+
+SPARSE = """@relation s
+@attribute size numeric
+@attribute flag {1,0}
+@attribute colour {red,green}
+@attribute "A" {1,0}
+@attribute B {0,1}
+@data
+{}
+{0 2.5,1 0,2 green,3 0,4 1}
+{1 1,2 red,3 1}
+"""
+
+
+def test_a_nominal_value_that_a_sparse_row_omits_is_the_first_one_declared(sets: Path) -> None:
+    save(sets, "first", ["A", "B"], SPARSE, SPARSE)
+    train, _ = mulan.read(sets / "first")
+    assert train.X.toarray().tolist() == [[0, 1, 1, 0], [2.5, 0, 0, 1], [0, 1, 1, 0]]
+    assert train.Y.tolist() == [[True, False], [False, True], [True, False]]
+
+
+def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
+    save(sets, "a\u202eb", ["A", "B"], SPARSE, SPARSE)
+    with pytest.raises(ValueError, match=r"has a set whose name cannot be shown, 'a\\u202eb'"):
+        mulan.names(sets)
 
 
 @pytest.mark.parametrize(

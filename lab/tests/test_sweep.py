@@ -17,8 +17,9 @@ import squares
 from rich.console import Console
 from squares import Square, square
 
-from rsoftmax_lab.running import journal
+from rsoftmax_lab.running import claims, engines, journal, ranks
 from rsoftmax_lab.running.interrupts import interruptible
+from rsoftmax_lab.running.options import Sweep
 from rsoftmax_lab.running.runs import differences, key
 from rsoftmax_lab.running.sweep import sweep
 
@@ -27,8 +28,8 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def start(path: Path, engine: str = "local", seconds: float = 0.0) -> subprocess.Popen[str]:
-    program = [sys.executable, squares.__file__, str(path), engine, str(seconds)]
+def start(path: Path, engine: str = "local", seconds: float = 0.0, *outcomes: str) -> subprocess.Popen[str]:
+    program = [sys.executable, squares.__file__, str(path), engine, str(seconds), *outcomes]
     return subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -190,24 +191,130 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     assert path.read_bytes() == before
 
 
-def test_dask_gives_the_same_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", engines.ENGINES)
+def test_every_engine_gives_a_row_for_each_run_whatever_a_run_does(engine: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    process = start(path, "dask")
-    shown = process.communicate()[0]
+    process = start(path, engine, 0.0, "dies", "exits", "interrupts", "raises")
+    shown = process.communicate(timeout=120)[0]
     assert process.returncode == 0, shown
-    rows = rows_of(path)
+    rows = [row for row in rows_of(path) if "error" not in row]
+    errors = {row["run"]["outcome"]: row["error"] for row in rows_of(path) if "error" in row}
     assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
+    assert len(rows_of(path)) == 12
     assert {row["threads"] for row in rows} == {1}
     assert process.pid not in {row["process"] for row in rows}
+    assert errors.pop("dies").startswith("its worker died (")
+    assert errors == {
+        "exits": "SystemExit: 3",
+        "interrupts": "KeyboardInterrupt: no key was pressed",
+        "raises": "ArithmeticError: too square: [rows, 4] [/x]",
+    }
+    assert "4 of 12 runs failed" in shown
 
 
-def test_ray_gives_the_same_rows(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
+def test_a_run_that_exits_in_this_process_leaves_a_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    process = start(path, "ray")
-    shown = process.communicate()[0]
-    assert process.returncode == 0, shown
-    assert sorted(row["square"] for row in rows_of(path)) == [n**2 for n in range(1, 9)]
+    rows = sweep([Square(outcome="exits"), Square(2)], square, path, jobs=1, console=quiet())
+    assert [row["square"] for row in rows] == [4]
+    assert [row["error"] for row in rows_of(path) if "error" in row] == ["SystemExit: 3"]
+
+
+def test_two_sweeps_on_one_file_share_the_runs(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    both = [start(path, seconds=0.5), start(path, seconds=0.5)]
+    shown = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], shown
+    assert sorted(row["run"]["number"] for row in rows_of(path)) == list(range(1, 9))
+    assert len({row["process"] for row in rows_of(path)}) > 2  # of both sweeps, which have two workers each
+
+
+def test_what_a_killed_sweep_had_begun_is_done_by_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    killed = start(path, seconds=0.5)
+    wait_for_rows(path, 1, killed)
+    other = start(path, seconds=0.5)
+    wait_for_rows(path, 3, other)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert other.wait(timeout=120) == 0, other.communicate()[0]
+    other.communicate()
+    assert sorted(row["run"]["number"] for row in rows_of(path)) == list(range(1, 9))
+
+
+def test_a_run_that_fails_elsewhere_meanwhile_is_not_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    def answer(run: Square) -> dict[str, Any]:
+        journal.append(path, {"run": {"number": 2}, "error": "failed elsewhere"})
+        return {"square": 1}
+
+    assert len(sweep([Square(1), Square(2)], answer, path, jobs=1, console=quiet())) == 1
+    assert len(rows_of(path)) == 2
+
+
+def test_a_claim_is_nobody_elses_until_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    fork = multiprocessing.get_context("fork")
+
+    def taken_elsewhere(name: str) -> bool:
+        def take() -> None:
+            with claims.on(path) as theirs:
+                os._exit(theirs.take(name))
+
+        process = fork.Process(target=take)
+        process.start()
+        process.join()
+        return process.exitcode == 1
+
+    with claims.on(path) as mine:
+        assert mine.take("a")
+        assert not taken_elsewhere("a")
+        assert taken_elsewhere("b")
+        mine.release("a")
+        assert taken_elsewhere("a")
+        assert mine.take("b")
+    assert taken_elsewhere("b")
+
+
+@pytest.mark.parametrize("variables", [("WORLD_SIZE",), ("WORLD_SIZE", "RANK", "LOCAL_RANK")])
+def test_variables_of_a_launcher_that_did_not_start_it_change_nothing(
+    variables: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in variables:
+        monkeypatch.setenv(name, "1")
+    (row,) = sweep([Square(3)], square, tmp_path / "rows.jsonl", jobs=1, console=quiet())
+    assert row["square"] == 9
+    assert (ranks.count(), ranks.first()) == (1, True)
+
+
+def test_a_whole_number_is_the_same_run_however_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    first = sweep([Square(2, seconds=1)], lambda run: {"square": 4}, path, jobs=1, console=quiet())
+    assert first == sweep([Square(2, seconds=1.0)], lambda run: {"square": 5}, path, jobs=1, console=quiet())
+    assert key({"epochs": 5.5, "on": True, "hidden": [8.0]}) == '{"epochs": 5.5, "hidden": [8], "on": true}'
+
+
+def test_a_run_that_is_asked_for_twice_is_done_once_and_is_no_failure(tmp_path: Path) -> None:
+    Sweep(out=tmp_path, jobs=1).do("squares", [Square(3), Square(3)], square)
+    assert [row["square"] for row in rows_of(tmp_path / "squares.jsonl")] == [9]
+
+
+def test_a_name_that_is_not_utf8_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    journal.append(path, {"run": {"dataset": "caf\udce9", "other": "naïve"}})
+    path.read_text(encoding="utf-8")
+    assert rows_of(path) == [{"run": {"dataset": "caf\udce9", "other": "naïve"}}]
+
+
+@pytest.mark.parametrize("levels", [30, 980, 100_000])
+def test_a_row_that_is_nested_deeply_is_skipped(levels: int, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    journal.append(path, {"run": {"number": 1}})
+    with path.open("a") as file:
+        file.write('{"run": {"number": ' + "[" * levels + "]" * levels + "}}\n")
+    notices: list[str] = []
+    assert len(journal.read(path, notices.append)) == 1
+    assert len(notices) == 1
 
 
 @pytest.mark.parametrize(("engine", "module"), [("ray", "ray"), ("dask", "dask.distributed")])
@@ -232,6 +339,15 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
             address="tcp://127.0.0.1:9",
             console=quiet(),
         )
+
+
+def test_a_ray_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 1)
+    with pytest.raises(ValueError, match=r"no ray cluster answers at '127\.0\.0\.1:9': it said nothing for 1 seconds"):
+        sweep([Square(1)], square, tmp_path / "a.jsonl", engine="ray", address="127.0.0.1:9", console=quiet())
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 60)
+    with pytest.raises(ValueError, match=r"no ray cluster answers at 'nowhere': .*nowhere"):
+        sweep([Square(1)], square, tmp_path / "a.jsonl", engine="ray", address="nowhere", console=quiet())
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,23 @@ def open_picture(file: File, name: str) -> Image.Image:
         BadPictureError: for a file that is missing, broken, too large or of another mode.
     """
     try:
-        with Image.open(file if isinstance(file, Path) else BytesIO(file())) as picture:
+        with Image.open(_stored(file)) as picture:
             if picture.mode not in ("RGB", "L"):
                 raise BadPictureError(f"{name}: its mode is {picture.mode}; convert it to RGB, or leave it out")
             return ImageOps.exif_transpose(picture).convert("RGB")
     except FileNotFoundError:
         raise BadPictureError(f"{name}: the file does not exist") from None
-    except BadPictureError:
+    except (BadPictureError, MemoryError):
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG is a SyntaxError
+    except Exception as error:  # a damaged file makes Pillow raise errors of many kinds, struct.error and KeyError too
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise BadPictureError(f"{name}: cannot be read: {reason}") from None
+        raise BadPictureError(f"{name}: cannot be read: {reason or type(error).__name__}") from None
+
+
+def _stored(file: File) -> Path | BytesIO:
+    """What Pillow can open. A pipe or a device, which may have no end, is none."""
+    if not isinstance(file, Path):
+        return BytesIO(file())
+    if file.exists() and not file.is_file():
+        raise OSError("it is not a file")
+    return file

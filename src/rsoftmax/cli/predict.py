@@ -21,6 +21,7 @@ def predict(
     from rsoftmax.huggingface.picture_classifier import predict as labels_of
     from rsoftmax.pictures import BadPictureError, open_picture
     from rsoftmax.plots import draw_labels
+    from rsoftmax.printable import printable
 
     try:
         classifier, backbone = PictureClassifier.load(model)
@@ -38,7 +39,7 @@ def predict(
             bad += 1
             continue
         found = labels_of(classifier, backbone, [picture])[0]
-        typer.echo(f"{path.name}: {', '.join(map(str, found)) or 'no label'}")
+        typer.echo(f"{printable(path.name)}: {', '.join(map(str, found)) or 'no label'}")
         if (target := targets.get(path)) is not None:
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from PIL import Image
 
+from rsoftmax.printable import printable
+
 if TYPE_CHECKING:  # drawing needs no transformers
     from rsoftmax.huggingface.picture_classifier import Found
 
@@ -32,9 +34,9 @@ def _figure(picture: Image.Image, found: "list[Found]", name: str) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     left.imshow(picture)
     left.set_axis_off()
-    left.set_title(", ".join(one.label for one in found[:6]) or "no label", fontsize=12, wrap=True)
-    left.text(0.5, -0.02, name, transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
-    right.barh([one.label for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
+    left.set_title(", ".join(printable(one.label) for one in found[:6]) or "no label", fontsize=12, wrap=True)
+    left.text(0.5, -0.02, printable(name), transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
+    right.barh([printable(one.label) for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
     for place, one in enumerate(shown):
         right.text(one.p + 0.01, place, one.number, va="center", fontsize=9)
     right.set_xlim(0, 1.12)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rsoftmax_lab.contest.contestants import Contestant
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.training import Point
-from rsoftmax_lab.report.markdown import counted, listed
+from rsoftmax_lab.report.markdown import Markdown, counted, listed, markdown
 from rsoftmax_lab.report.table import Table, best_in_bold
 
 
@@ -21,7 +21,8 @@ def table(
     return Table([f"{average}-F1", *groups], best_in_bold(means))
 
 
-def made(contest: Contest) -> str:
+def made(contest: Contest) -> Markdown:
     """How many seeds there are, and what differs from the full experiment."""
     seeds = f"{counted(len(contest.seeds), 'seed')}."
-    return f"{seeds} **Not the full experiment**: {listed(contest.settings)}." if contest.settings else seeds
+    part = f" **Not the full experiment**: {markdown(listed(contest.settings))}." if contest.settings else ""
+    return Markdown(seeds + part)

@@ -1,6 +1,7 @@
 """One run of the contest: one network, trained by one method, on any multi-label data, and scored under its rules."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,10 +14,18 @@ from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
 from rsoftmax_lab.contest.data import Data, Matrix, Rows
 from rsoftmax_lab.contest.methods import METHODS, check_method
 from rsoftmax_lab.contest.rules import Answers, Decision, Rule, answers
-from rsoftmax_lab.contest.scores import micro_f1, scores
+from rsoftmax_lab.contest.scores import AVERAGES, micro_f1, scores
+from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
+from rsoftmax_lab.running.shapes import Shape
 
 Point = Any  # what a contest is held on: a draw, or a set's name
+
+SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
+RULE = shapes.fields(
+    {"epoch": shapes.number, "validation": SCORES, "test": SCORES, "test_last": SCORES},
+    {"curve": shapes.each(shapes.number)},
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,7 @@ class Training(BaseRun):
     """
 
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
-    ANSWERS: ClassVar[tuple[str, ...]] = ("rules",)
+    ANSWERS: ClassVar[Mapping[str, Shape]] = {"epoch_seconds": shapes.number, "rules": shapes.each(RULE)}
 
     method: str = "softmax"
     seed: int = 0

@@ -1,14 +1,21 @@
 """Values as Markdown: the only place where names, settings and scores, which come from data, become Markdown."""
 
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 
+from rsoftmax.printable import printable
 from rsoftmax_lab.report.table import Bold, Table
 
 TEMPLATE = "template.md.jinja"
+MARKUP = re.compile(r"[\\`*\[<|&~$]|(?<![^\W_])_|_(?![^\W_])")  # one underscore inside of a word is no markup
+
+
+class Markdown(str):
+    """Text that is Markdown already."""
 
 
 def render(package: str, **values: Any) -> str:
@@ -31,14 +38,24 @@ def markdown(value: object) -> str:
         | F1 | VOC |
         | --- | ---: |
         | softmax | **76.05** |
+        >>> print(markdown("a|b <img src=x> ![x](nope.png) max_length"))
+        a\\|b \\<img src=x> !\\[x](nope.png) max_length
+
+    Whatever is not a table or :class:`Markdown` is text, and is escaped so that it reads as it is.
     """
     match value:
         case Table():
             lines = [value.columns, ["---", *["---:"] * (len(value.columns) - 1)], *value.rows]
             return "\n".join(f"| {' | '.join(map(markdown, line))} |" for line in lines)
+        case Markdown():
+            return value
         case Bold():
-            return f"**{value}**"
-    return str(value)
+            return f"**{_escaped(value)}**"
+    return _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    return MARKUP.sub(r"\\\g<0>", printable(text))
 
 
 def listed(settings: Mapping[str, Any]) -> str:

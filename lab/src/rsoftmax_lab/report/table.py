@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from rsoftmax.printable import printable
 from rsoftmax_lab.report.mean import Mean
 
 
@@ -25,9 +26,9 @@ class Table:
         """For the terminal."""
         table = RichTable(title=Text(title), title_justify="left")
         for place, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="right" if place else "left")
+            table.add_column(Text(printable(column)), justify="right" if place else "left")
         for row in self.rows:
-            table.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
+            table.add_row(*(Text(printable(cell), style="bold" if isinstance(cell, Bold) else "") for cell in row))
         return table
 
 

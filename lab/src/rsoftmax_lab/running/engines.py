@@ -1,12 +1,33 @@
-"""Where runs are done: in processes of this machine, or on a cluster of ray or dask, all through joblib."""
+"""Where runs are done: in this process, in processes of this machine, or on a cluster of ray or dask."""
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
+
+ANSWER_SECONDS = 20  # how long a cluster may take to answer
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+
+
+class Workers(NamedTuple):
+    """What does the runs.
+
+    Attributes:
+        submit: as that of ``concurrent.futures``. The future of a call whose process has died holds an exception.
+        capacity: how many calls can be under way at a time; asked again and again, as a cluster may grow.
+        here: whether a call is done in this process, before ``submit`` returns.
+    """
+
+    submit: Callable[..., Future[Any]]
+    capacity: Callable[[], int]
+    here: bool = False
 
 
 def check(engine: str, address: str | None) -> None:
@@ -17,83 +38,117 @@ def check(engine: str, address: str | None) -> None:
         raise ValueError(f"address={address!r} needs engine 'ray' or 'dask'; processes on this machine have none")
 
 
-@contextmanager
-def spread_over(engine: str, address: str | None, jobs: int | None) -> Iterator[None]:
-    """What joblib does inside is done by this engine.
+def started(engine: str, address: str | None, jobs: int | None) -> AbstractContextManager[Workers]:
+    """The workers of an engine; what was started for them is stopped at the end.
 
     Args:
         engine: a key of ``ENGINES``.
         address: where the cluster is; without it, one is started on this machine.
         jobs: how many runs at a time; by default one for each core.
     """
-    with ExitStack() as stack:
-        options = ENGINES[engine](stack, address, jobs)
-        stack.enter_context(joblib.parallel_config(**options))
-        yield
+    return ENGINES[engine](address, jobs)
 
 
-def _local(stack: ExitStack, address: str | None, jobs: int | None) -> dict[str, Any]:
-    ignore_interrupts = partial(
-        signal.signal, signal.SIGINT, signal.SIG_IGN
-    )  # the program that started them stops them
-    return {
-        "backend": "loky",
-        "n_jobs": jobs or joblib.cpu_count(),
-        "inner_max_num_threads": 1,
-        "initializer": ignore_interrupts,
-    }
+def _local(address: str | None, jobs: int | None) -> AbstractContextManager[Workers]:
+    jobs = jobs or joblib.cpu_count()
+    return nullcontext(Workers(_called_here, lambda: 1, here=True)) if jobs == 1 else _processes(jobs)
 
 
-def _ray(stack: ExitStack, address: str | None, jobs: int | None) -> dict[str, Any]:
+def _called_here(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(function(*arguments))
+    return done
+
+
+@contextmanager
+def _processes(jobs: int) -> Iterator[Workers]:
+    from joblib.externals.loky import get_reusable_executor
+
+    executor = partial(  # each call gives the one there is, or a new one if a process of it has died
+        get_reusable_executor,
+        max_workers=jobs,
+        timeout=300,
+        env=ONE_THREAD,
+        initializer=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),  # the program that started them stops them
+    )
+    try:
+        yield Workers(lambda *call: executor().submit(*call), lambda: jobs)
+    finally:
+        executor().shutdown(kill_workers=True)
+
+
+@contextmanager
+def _ray(address: str | None, jobs: int | None) -> Iterator[Workers]:
     try:
         import ray
-        from ray.util.joblib.ray_backend import RayBackend
     except ModuleNotFoundError as missing:
         raise _missing("ray", missing) from None
-
-    class StreamingRayBackend(RayBackend):  # type: ignore[misc]
-        """Ray's back end gives results one by one, but inherits the answer of one that does not."""
-
-        supports_return_generator = True
-
-    if not ray.is_initialized():
+    alone = not ray.is_initialized()
+    if alone:
         local = {} if address else {"num_cpus": jobs or joblib.cpu_count(), "include_dashboard": False}
-        with _answering("ray", address):
-            ray.init(address=address, log_to_driver=False, **local)
-        stack.callback(ray.shutdown)
-    joblib.register_parallel_backend("ray", StreamingRayBackend)
-    return {"backend": "ray", "n_jobs": jobs or -1}
+        if address:
+            _ask_ray(address)
+        ray.init(address=address, log_to_driver=False, **local)
 
+    def submit(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = ray.remote(max_retries=0, num_cpus=1)(function).remote(*arguments).future()
+        return future
 
-def _dask(stack: ExitStack, address: str | None, jobs: int | None) -> dict[str, Any]:
     try:
+        yield Workers(submit, lambda: jobs or max(1, int(ray.cluster_resources().get("CPU", 1))))
+    finally:
+        if alone:
+            ray.shutdown()
+
+
+def _ask_ray(address: str) -> None:
+    """Find out whether a cluster answers, in a process that can be ended: ray's own attempt takes minutes."""
+    program = [sys.executable, "-c", "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)", address]
+    path = os.pathsep.join(filter(None, sys.path))
+    try:
+        asked = subprocess.run(
+            program, env={**os.environ, "PYTHONPATH": path}, timeout=ANSWER_SECONDS, capture_output=True, text=True
+        )
+    except subprocess.TimeoutExpired:
+        raise _silent("ray", address, f"it said nothing for {ANSWER_SECONDS} seconds") from None
+    if asked.returncode:
+        raise _silent("ray", address, (asked.stderr.strip().splitlines() or ["no reason is known"])[-1])
+
+
+@contextmanager
+def _dask(address: str | None, jobs: int | None) -> Iterator[Workers]:
+    try:
+        import dask
         from dask.distributed import Client, LocalCluster
     except ModuleNotFoundError as missing:
         raise _missing("dask", missing) from None
-    where = address or stack.enter_context(
-        LocalCluster(n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, dashboard_address=None)
-    )
-    with _answering("dask", address):
-        stack.enter_context(Client(where))
-    return {"backend": "dask", "n_jobs": jobs or -1}
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):  # a run that kills its worker is given up
+        cluster = nullcontext(address) if address else LocalCluster(
+            n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, dashboard_address=None
+        )  # fmt: skip
+        with cluster as where, _connected(Client, where, address) as client:
+            executor = client.get_executor(pure=False, retries=0)
+            yield Workers(executor.submit, lambda: jobs or max(1, sum(client.nthreads().values())))
 
 
-# Each starts what it needs, to be stopped with the stack, and returns the settings of joblib.
-ENGINES: dict[str, Callable[[ExitStack, str | None, int | None], dict[str, Any]]] = {
+def _connected(client: Callable[[Any], Any], where: Any, address: str | None) -> Any:
+    try:
+        return client(where)
+    except OSError as error:
+        if address is None:
+            raise
+        raise _silent("dask", address, str(error)) from None
+
+
+ENGINES: dict[str, Callable[[str | None, int | None], AbstractContextManager[Workers]]] = {
     "local": _local,
     "ray": _ray,
     "dask": _dask,
 }
 
 
-@contextmanager
-def _answering(engine: str, address: str | None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if address is None:
-            raise
-        raise ValueError(f"no {engine} cluster answers at {address!r}: {error}") from None
+def _silent(engine: str, address: str, reason: str) -> ValueError:
+    return ValueError(f"no {engine} cluster answers at {address!r}: {reason}")
 
 
 def _missing(engine: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:

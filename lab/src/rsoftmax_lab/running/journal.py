@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rsoftmax_lab.running import lock
 from rsoftmax_lab.running.runs import Row
@@ -15,9 +16,13 @@ from rsoftmax_lab.running.runs import Row
 Notice = Callable[[str], None]
 
 
+DEEPEST = 20  # levels of lists and dictionaries in a row
+
+
 def append(path: Path, row: Row) -> None:
     """Add a row at the end of the file, whole or not at all."""
-    line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    line = text.encode(errors="backslashreplace") + b"\n"  # a name that is no UTF-8, as JSON writes it
     with lock.exclusive(path) as file:
         size = os.fstat(file).st_size
         torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
@@ -33,16 +38,23 @@ def append(path: Path, row: Row) -> None:
             raise OSError(f"{path}: no room for a row of {len(line)} bytes; the file is as it was before")
 
 
-def read(path: Path, notice: Notice) -> list[Row]:
+def size(path: Path) -> int:
+    """How many bytes the file has by now."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def read(path: Path, notice: Notice, start: int = 0) -> list[Row]:
     """The rows of the file, in the order in which they were written; none if there is no file.
 
     Args:
         path: the file.
         notice: told about each line that is not a row, and is skipped.
+        start: how many bytes to leave out, a :func:`size` of before.
     """
     if not path.exists():
         return []
     with lock.shared(path) as file, open(file, "rb", closefd=False) as stream:
+        stream.seek(start)
         lines = stream.read().split(b"\n")
     rows = []
     for number, line in enumerate(lines, start=1):
@@ -57,6 +69,15 @@ def read(path: Path, notice: Notice) -> list[Row]:
 def _row(line: bytes) -> Row | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and not _is_deep(row) else None
+
+
+def _is_deep(row: Row) -> bool:
+    """Whether there are more levels than a row has; Python stops at a thousand or so, wherever it meets them."""
+    level: list[Any] = [row]
+    for _ in range(DEEPEST):
+        lists = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [inner for values in lists for inner in values if isinstance(inner, dict | list)]
+    return bool(level)

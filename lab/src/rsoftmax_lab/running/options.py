@@ -39,8 +39,10 @@ class Sweep:
 
     def do(self, name: str, runs: Sequence[Any], function: Callable[[Any], dict[str, Any]]) -> None:
         """Do the runs of ``rsoftmax reproduce NAME``, and leave the program if it cannot be done or not all succeed."""
+        from rsoftmax_lab.running.runs import distinct
         from rsoftmax_lab.running.sweep import sweep
 
+        runs = distinct(runs)
         try:
             rows = sweep(runs, function, self.file(name), engine=self.engine, address=self.address, jobs=self.jobs)
         except (ModuleNotFoundError, ValueError) as error:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from rsoftmax.printable import printable
 from rsoftmax_lab.running.runs import Row
 
 
@@ -31,7 +32,7 @@ def progress(console: Console, total: int) -> Iterator[Callable[[Row], None]]:
 
 def shown(changes: Row) -> str:
     """A run, as lines of a log call it."""
-    return ", ".join(f"{name}={value}" for name, value in changes.items()) or "defaults"
+    return printable(", ".join(f"{name}={value}" for name, value in changes.items())) or "defaults"
 
 
 class _Log:

@@ -3,20 +3,22 @@
 import os
 from typing import Any
 
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets, all of them
+
 
 def together() -> bool:
-    """Whether a launcher has started this process."""
-    return "WORLD_SIZE" in os.environ
+    """Whether a launcher has started this process. One variable alone, as a cluster may set it, does not say so."""
+    return all(name in os.environ for name in LAUNCHED)
 
 
 def count() -> int:
     """How many processes there are, on all machines."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    return int(os.environ["WORLD_SIZE"]) if together() else 1
 
 
 def first() -> bool:
     """Whether this is the process that writes."""
-    return os.environ.get("RANK", "0") == "0"
+    return not together() or os.environ["RANK"] == "0"
 
 
 def agreed(value: Any) -> Any:

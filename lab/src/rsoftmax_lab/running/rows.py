@@ -1,13 +1,13 @@
 """What a file of rows says: the finished runs of an experiment that this version knows, under the same settings."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from rsoftmax_lab.running import journal
+from rsoftmax_lab.running import journal, shapes
 from rsoftmax_lab.running.journal import Notice
-from rsoftmax_lab.running.runs import BaseRun, Row, key, settings
+from rsoftmax_lab.running.runs import BaseRun, Row, differences, key, settings
 
 Run = TypeVar("Run", bound=BaseRun)
 
@@ -87,7 +87,20 @@ def _trial(row: Row, kind: type[Run]) -> Trial[Run] | None:
         run = kind(**row["run"])
     except (TypeError, ValueError):  # fields, or values of them, that this version does not know
         return None
-    return Trial(run, row) if all(name in row for name in kind.ANSWERS) else None
+    return Trial(run, row) if _is_sound(run) and shapes.fields(kind.ANSWERS)(row) else None
+
+
+def _is_sound(run: BaseRun) -> bool:
+    """Whether what is compared is of its type, and no number is out of the world; other settings may be anything."""
+    types = {field.name: field.type for field in fields(run)}  # type: ignore[arg-type]
+    return all(
+        shapes.of_type(types[name])(value) if name in (*run.PLACE, *run.VARIED) else _is_setting(value)
+        for name, value in differences(run).items()
+    )
+
+
+def _is_setting(value: Any) -> bool:
+    return shapes.number(value) or isinstance(value, bool) or not isinstance(value, int | float)
 
 
 def _coverage(trials: list[Trial[Run]]) -> tuple[int, int]:

@@ -2,29 +2,31 @@
 
 A grid is a list of frozen dataclasses whose defaults are the paper's numbers. What a run differs in is its name, and
 stands in its row: ``{"run": {"classes": 30, "method": "zlpr"}, "seconds": 8.1, ...}``. Rows are written as runs finish,
-all by the program that started the sweep, so workers on other machines need no shared disk.
+all by the program that started the sweep, so workers on other machines need no shared disk. Several programs may sweep
+over one file at a time: they share the runs.
 """
 
-import json
 import time
-import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
-import joblib
 from rich.console import Console
 
-from rsoftmax_lab.running import engines, journal, ranks
+from rsoftmax_lab.running import claims, engines, journal, ranks
+from rsoftmax_lab.running.claims import Claims
+from rsoftmax_lab.running.engines import Workers
 from rsoftmax_lab.running.interrupts import interruptible
 from rsoftmax_lab.running.progress import progress, shown
 from rsoftmax_lab.running.rows import finished
 from rsoftmax_lab.running.runs import Row, differences, key
+from rsoftmax_lab.running.spread import done_here, spread
 
 Run = TypeVar("Run")
+
+LOOK_SECONDS = 0.5  # between two looks at what other programs have done
 
 
 def sweep(
@@ -40,37 +42,41 @@ def sweep(
     """Do the runs that the file does not hold yet, and append a row for each.
 
     Args:
-        runs: frozen dataclasses.
+        runs: frozen dataclasses; one that is there twice is done once.
         function: what to do with a run; its answer, a dictionary that JSON can hold, becomes the row.
         path: the file of rows; its folder is created.
-        engine: "local" for processes on this machine; "ray" or "dask" for a cluster, through their joblib back ends.
+        engine: "local" for processes on this machine; "ray" or "dask" for a cluster.
         address: where the cluster is; without it ray and dask start one on this machine.
         jobs: how many runs at a time; by default one for each core, of this machine or of the cluster.
         console: where progress and notices go.
 
     Returns:
-        The finished rows of ``runs``, in their order; without those that failed.
+        The finished rows of ``runs``, in their order, each once; without those that failed.
 
     Each run gets one thread. A run that raises, or takes its process down, leaves a row with its error and does not
     stop the others; as that is not a finished row, the next start tries it again. Ctrl-C stops at once, loses only the
-    runs that are under way, and says how to go on.
+    runs that are under way, and says how to go on. One local job is done in this process: there Ctrl-C in a run is
+    Ctrl-C, and a run that takes its process down ends the sweep.
+
+    A run that another program is doing is waited for, and done here if that program ends without a row of it.
 
     Under torchrun there is no engine: all processes do one run at a time, together, and the first one writes. There a
-    run that raises does stop the others, because the processes that did not raise wait for the one that did.
+    run that raises does stop the others, because the processes that did not raise wait for the one that did; and runs
+    that another program is doing are left to it.
     """
     engines.check(engine, address)
     console = console or Console(soft_wrap=True, quiet=not ranks.first())
     say = partial(console.print, markup=False)  # errors and files may hold square brackets
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {key(differences(run)): run for run in runs}
+    start = journal.size(path)
     have = ranks.agreed(finished(journal.read(path, say)))
     todo = {name: run for name, run in wanted.items() if name not in have}
     if len(todo) < len(wanted):
         say(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
     try:
-        rows = (
-            _do_all(function, todo, path, partial(engines.spread_over, engine, address, jobs), console) if todo else []
-        )
+        work = _Work(function, todo, path, start, console)
+        rows = work.do(partial(engines.started, engine, address, jobs)) if todo else []
     except KeyboardInterrupt:
         done = len(wanted.keys() & finished(journal.read(path, say)).keys())
         say(f"\nstopped; {done} of {len(wanted)} runs are in {path}; the same command goes on from there")
@@ -84,87 +90,86 @@ def sweep(
     return [have[name] for name in wanted if name in have]
 
 
-def _do_all(
-    function: Callable[[Run], Row],
-    todo: dict[str, Run],
-    path: Path,
-    engine: Callable[[], AbstractContextManager[None]],
-    console: Console,
-) -> list[Row]:
-    """Do the runs and write their rows as they come."""
-    done = []
-    with ExitStack() as stack:
-        stack.enter_context(interruptible())
-        step = stack.enter_context(progress(console, len(todo)))
-        if ranks.together():
-            rows: Generator[Row] = (_do(function, run) for run in todo.values())
-        else:
-            stack.enter_context(engine())
-            rows = _spread_until_done(function, todo)
-        for row in stack.enter_context(closing(rows)):
-            _write(path, row)
-            step(row)
-            done.append(row)
-    return done
+class _Work(Generic[Run]):
+    """The runs of a sweep that are left to do.
 
-
-def _write(path: Path, row: Row) -> None:
-    """Append the row, if this is the process that writes; stop if others would wait for ever for a run that failed."""
-    if ranks.first():
-        journal.append(path, row)
-    if "error" in row and ranks.together():
-        raise RuntimeError(f"{shown(row['run'])}: {row['error']}\n{row['traceback']}")
-
-
-def _spread_until_done(function: Callable[[Run], Row], todo: dict[str, Run]) -> Generator[Row]:
-    """The rows of all runs, also if workers die.
-
-    A worker that dies takes the sweep down and cannot say which run it died of. Runs start in order, so it is among the
-    first ones left; those are done one by one, to learn which, and the rest goes on as before.
+    Args:
+        function: what to do with a run.
+        left: the runs, by name.
+        path: the file of rows.
+        start: the size of the file when the runs that are left were counted.
+        console: where progress and notices go.
     """
-    left = dict(todo)
-    while left:
-        try:
-            for row in _spread(function, list(left.values())):
-                del left[key(row["run"])]
-                yield row
-        except Exception:  # of the engine: what a run raises is in its row
-            for name in list(left)[: joblib.effective_n_jobs(None)]:
-                yield _alone(function, left.pop(name))
 
+    def __init__(
+        self, function: Callable[[Run], Row], left: dict[str, Run], path: Path, start: int, console: Console
+    ) -> None:
+        self.function, self.left, self.path, self.start, self.console = function, dict(left), path, start, console
+        self.rows: list[Row] = []
 
-def _alone(function: Callable[[Run], Row], run: Run) -> Row:
-    """The row of a run that has all workers to itself."""
-    try:
-        (row,) = _spread(function, [run])
-        return row
-    except Exception as error:
-        return _row(run, error=f"its worker died ({type(error).__name__})", traceback=str(error))
+    def do(self, workers: Callable[[], AbstractContextManager[Workers]]) -> list[Row]:
+        """Do the runs and write their rows as they come; the rows of all, by whichever program."""
+        with ExitStack() as stack:
+            stack.enter_context(interruptible())
+            self.step = stack.enter_context(progress(self.console, len(self.left)))
+            if ranks.together():
+                self._together(stack)
+            else:
+                self._share(stack.enter_context(workers()), stack.enter_context(claims.on(self.path)))
+        return self.rows
 
+    def _share(self, workers: Workers, mine: Claims) -> None:
+        """Do what no other program is doing, until all is done."""
+        told = False
+        while self.left:
+            with closing(spread(workers, self.function, self._claimed(mine))) as rows:
+                for row in rows:
+                    journal.append(self.path, row)
+                    mine.release(key(row["run"]))
+                    self._done(row)
+            for row in [row for name, row in self._written().items() if name in self.left]:
+                self._done(row)
+            if self.left and not told:
+                self._say(f"another program is doing {len(self.left)} of the runs; waiting for its rows")
+                told = True
+            if self.left:
+                time.sleep(LOOK_SECONDS)
 
-def _spread(function: Callable[[Run], Row], runs: list[Run]) -> Iterator[Row]:
-    spread = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-    rows: Iterator[Row] = spread(joblib.delayed(_do)(function, run) for run in runs)
-    return rows
+    def _claimed(self, mine: Claims) -> Iterator[Run]:
+        """The runs that this program can do, each claimed when it is asked for."""
+        for name, run in list(self.left.items()):
+            if mine.take(name):
+                if name in self._written():  # finished by another program since it was listed
+                    mine.release(name)
+                else:
+                    yield run
 
+    def _together(self, stack: ExitStack) -> None:
+        """Do the runs one after the other, in all processes of torchrun; stop if others would wait for ever."""
+        free = None
+        if ranks.first():
+            mine = stack.enter_context(claims.on(self.path))
+            free = [name for name in self.left if mine.take(name)]
+        free = ranks.agreed(free)
+        if len(free) < len(self.left):
+            self._say(f"another program is doing {len(self.left) - len(free)} of the runs; they are left to it")
+        for name in free:
+            row = done_here(self.function, self.left[name])
+            if ranks.first():
+                journal.append(self.path, row)
+            if "error" in row:
+                raise RuntimeError(f"{shown(row['run'])}: {row['error']}\n{row['traceback']}")
+            self._done(row)
 
-def _do(function: Callable[[Run], Row], run: Run) -> Row:
-    """One run, in the worker: its row, or a row with its error."""
-    import torch
-    from threadpoolctl import threadpool_limits
+    def _written(self) -> dict[str, Row]:
+        """The rows since the sweep began, failed ones too, by the name of their run."""
+        found = journal.read(self.path, lambda torn: None, self.start)
+        return {key(row["run"]): row for row in found if "run" in row}
 
-    if not ranks.together():  # else the launcher says how many
-        torch.set_num_threads(1)
-    start = time.perf_counter()
-    try:
-        with nullcontext() if ranks.together() else threadpool_limits(1):
-            answer = function(run)
-        row = _row(run, seconds=round(time.perf_counter() - start, 3), **answer)
-        json.dumps(row, allow_nan=False)  # what JSON cannot hold is this run's failure, not the sweep's
-        return row
-    except Exception as error:
-        return _row(run, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+    def _done(self, row: Row) -> None:
+        self.left.pop(key(row["run"]), None)
+        self.step(row)
+        self.rows.append(row)
 
-
-def _row(run: Any, **rest: Any) -> Row:
-    return {"run": differences(run), "finished": datetime.now(UTC).isoformat(timespec="seconds"), **rest}
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False)

@@ -81,7 +81,7 @@ def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; a folder of GLUE has TASK/train.tsv, dev.tsv")
     rows, bad, number = [], 0, 1
     with path.open("rb") as file:
-        header = _cells(next(file, b"").removeprefix(codecs.BOM_UTF8))
+        header = _header(path, next(file, b""))
         for column in (*task.columns, task.label):
             if column not in header:
                 found = ", ".join(header) or "nothing"
@@ -96,6 +96,13 @@ def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
     if not rows:
         raise ValueError(f"{path}, line {number}: the file ends without a row; is it the right one?")
     return rows, bad
+
+
+def _header(path: Path, line: bytes) -> list[str]:
+    try:
+        return _cells(line.removeprefix(codecs.BOM_UTF8))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, line 1: {error}; save the file as UTF-8") from None
 
 
 def _cells(line: bytes) -> list[str]:

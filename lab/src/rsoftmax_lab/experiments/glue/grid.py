@@ -3,16 +3,18 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.schedules import SHAPES
 from rsoftmax_lab.experiments.glue.data import HUB, TASKS
+from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 
 COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
 LEARNING_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4)
 RATES = (0.05, 0.1, 0.15, 0.2, 0.5)
+SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,13 @@ class Run(BaseRun):
 
     PLACE = ("task",)
     VARIED = ("mapping", "r", "lr", "seed")
-    ANSWERS = ("seconds", "rows", "validation", "dev", "sparsity")
+    ANSWERS: ClassVar = {
+        "seconds": shapes.number,
+        "rows": shapes.fields({"train": shapes.number, "validation": shapes.number, "dev": shapes.positive}),
+        "validation": shapes.maybe(SCORES),
+        "dev": SCORES,
+        "sparsity": shapes.share,
+    }
 
     task: str
     mapping: str = "softmax"
@@ -60,6 +68,8 @@ class Run(BaseRun):
         if takes_r(self.mapping) == (self.r is None) or (self.r is not None and not 0 <= self.r <= 1):
             wanted = "must be in [0, 1]" if takes_r(self.mapping) else "must not be given"
             raise ValueError(f"r {wanted} with {self.mapping}, got {self.r}")
+        if not isinstance(self.model, str):
+            raise ValueError(f"model must be a name, got {self.model!r}")
         for what, number in (("epochs", self.epochs), ("lr", self.lr)):
             if not 0 < number < math.inf:
                 raise ValueError(f"{what} must be above 0, got {number}")

@@ -4,6 +4,7 @@ A class is present if the picture has an annotation of it, crowds included. Pict
 """
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ def _by_id(path: Path, entries: list[dict[str, Any]], field: str) -> dict[int, s
     """What the entries of a list say, by their id; each once."""
     found: dict[int, str] = {}
     for entry in entries:
-        try:
-            number, text = int(entry["id"]), entry[field]
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(f"{path}: wanted an id and a {field}, got {entry!r}") from None
+        if not isinstance(entry, dict) or not {"id", field} <= entry.keys():
+            raise ValueError(f"{path}: wanted an id and a {field}, got {_shown(entry)}")
+        number, text = entry["id"], entry[field]
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(f"{path}: the id of {_shown(entry)} is not a whole number")
         if number in found or not isinstance(text, str):
-            raise ValueError(f"{path}: the id or the {field} of {entry!r} is not its own, or no text")
+            raise ValueError(f"{path}: the id or the {field} of {_shown(entry)} is not its own, or no text")
         found[number] = text
     if not found:
         raise ValueError(f"{path}: a list of things with a {field} is empty")
@@ -49,7 +51,7 @@ def _load(folder: Path, split: str) -> tuple[Path, dict[str, Any]]:
     try:
         entries = json.loads(found[0].read_bytes())
         missing = [key for key in ("images", "annotations", "categories") if not isinstance(entries.get(key), list)]
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{found[0]}: not JSON of COCO's kind: {error}") from None
     if missing:
         raise ValueError(f"{found[0]}: has no list {missing[0]!r}")
@@ -69,13 +71,17 @@ def _split(folder: Path, path: Path, entries: dict[str, Any], classes: list[int]
         try:
             Y[rows[entry["image_id"]], columns[entry["category_id"]]] = True
         except (KeyError, TypeError):
-            raise ValueError(f"{path}: no image and category are listed for {_shortened(entry)}") from None
+            raise ValueError(f"{path}: no image and category are listed for the annotation {_shown(entry)}") from None
     names = list(files.values())
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{path}: the file_name {name!r} leads out of the folder of pictures")
     return Pictures(names, [places[0] / name for name in names], labels=Y, ignored=np.zeros_like(Y))
 
 
-def _shortened(entry: Any) -> str:
-    """Without its outline."""
-    if isinstance(entry, dict):
-        entry = {name: value for name, value in entry.items() if name in ("id", "image_id", "category_id")}
-    return f"the annotation {entry!r}"
+def _shown(entry: Any) -> str:
+    """An entry for an error: of its values, which may be long outlines, only texts and numbers."""
+    if not isinstance(entry, dict):
+        return reprlib.repr(entry)
+    short = {name: value for name, value in entry.items() if isinstance(value, str | int | float)}
+    return str(short)[:200]

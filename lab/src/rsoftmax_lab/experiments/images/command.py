@@ -139,8 +139,8 @@ def _save(way: "Way", runs: "list[Run]", rows: Path, method: str, folder: Path) 
     from rsoftmax_lab.contest.methods import METHODS
     from rsoftmax_lab.experiments.images.results import chosen
 
-    run, epoch = chosen(rows, [run for run in runs if run.method == method])
     try:
+        run, epoch = chosen(rows, [run for run in runs if run.method == method])
         way.save(run, epoch, folder)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--save") from None

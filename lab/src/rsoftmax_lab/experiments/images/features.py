@@ -7,10 +7,9 @@ there is a folder of parts instead, each of them whole. Pictures that could not 
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from torch import nn
 from rsoftmax.huggingface.backbone import Backbone, features
 from rsoftmax.pictures import BadPictureError, open_picture
 from rsoftmax_lab.experiments.images.pictures import Pictures
+from rsoftmax_lab.running import lock, own_files
 
 BATCH, PART = 32, 64  # pictures in a pass, and in a file that survives a kill
 
@@ -74,10 +74,12 @@ def extract(
     """
     console = console or Console(soft_wrap=True)
     path = cache / f"features-{key(backbone, pictures)}.safetensors"
-    if path.exists() and _repaired(load(path), pictures):
-        path.unlink()
-    if not path.exists():
-        _extract(backbone, pictures, path, skip_bad, jobs, console)
+    cache.mkdir(parents=True, exist_ok=True)
+    with lock.folder(cache, partial(console.print, f"another program computes features in {cache}; waiting for it")):
+        if path.exists() and _repaired(load(path), pictures):
+            path.unlink()
+        if not path.exists():
+            _extract(backbone, pictures, path, skip_bad, jobs, console)
     bad = load(path).bad
     if bad and not skip_bad:
         raise BadPictureError(bad[0])
@@ -90,7 +92,13 @@ def load(path: Path) -> Features:
         with safe_open(path, "pt") as file:
             bad = json.loads(file.metadata()["bad"])
             return Features(file.get_tensor("features").numpy(), file.get_tensor("kept").numpy(), bad)
-    except (OSError, SafetensorError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # the latter of another file's metadata
         raise ValueError(f"{path} cannot be read: {error}; delete it, and it is computed anew") from None
 
 
@@ -99,7 +107,7 @@ def _extract(
 ) -> None:
     """Compute the parts that are not there yet, and join all parts to the file."""
     folder = path.with_suffix(f".parts-{PART}")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     parts = {folder / f"{start:08d}.safetensors": _places(start, pictures) for start in range(0, len(pictures), PART)}
     left = {part: places for part, places in parts.items() if not part.exists()}
     begin = time.monotonic()
@@ -107,8 +115,8 @@ def _extract(
         task = bar.add_task(f"features of {len(pictures)} pictures", total=len(parts), completed=len(parts) - len(left))
         for _ in _computed(backbone, pictures, left, skip_bad, jobs):
             bar.advance(task)
-    _join(list(parts), path)
-    shutil.rmtree(folder, ignore_errors=True)
+    _save(path, _joined([load(part) for part in parts]))
+    own_files.remove(folder, *(f"{part.name}*" for part in parts))
     seconds, done = time.monotonic() - begin, sum(map(len, left.values()))
     console.print(f"features of {done} pictures in {seconds:.1f} s, {done / seconds:.1f} a second: {path.name}")
 
@@ -129,14 +137,6 @@ def _computed(
     )
     with joblib.parallel_config("loky", inner_max_num_threads=1):
         yield from spread(tasks)
-
-
-def _join(parts: list[Path], path: Path) -> None:
-    try:
-        _save(path, _joined([load(part) for part in parts]))
-    except ValueError:
-        if not path.exists():  # else another process has done the same, and removed the parts
-            raise
 
 
 def _repaired(found: Features, pictures: Pictures) -> bool:

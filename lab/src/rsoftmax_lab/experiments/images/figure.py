@@ -33,7 +33,8 @@ def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
 def _panel(axis: Axes, seeds: list[dict[str, Any]]) -> None:
     highest = 0.0
     for one, look in SHOWN.items():
-        known = [curve for methods in seeds if (curve := _curve(methods, one))]
+        curves = [curve for methods in seeds if (curve := _curve(methods, one))]
+        known = [curve for curve in curves if len(curve) == max(map(len, curves))]
         if known:
             mean = np.mean(known, axis=0)
             highest = max(highest, mean.max())

@@ -1,7 +1,7 @@
 """The whole network trained, as in the paper, by the Trainer of transformers."""
 
 import json
-import shutil
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ from rich.console import Console
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import Trainer, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 
 from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
-from rsoftmax.huggingface.picture_classifier import PictureClassifier
+from rsoftmax.huggingface.picture_classifier import PictureClassifier, check_place
 from rsoftmax.pictures import open_picture
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.rules import Answers, answers
@@ -26,9 +26,15 @@ from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, openable, report_bad
+from rsoftmax_lab.running import own_files
 from rsoftmax_lab.running.runs import Row, differences
 
 SCORES = "scores"  # the key of the contest's scores in the Trainer's history
+CHECKPOINT = (
+    "model.safetensors", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json",
+    "training_args.bin",
+)  # fmt: skip  # the files that the Trainer writes
+_NAME = re.compile(r"checkpoint-\d+")
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Whole:
         A checkpoint is kept after each epoch, from which a run that was killed goes on; when it is done, the model.
         """
         folder = self.folder(run)
+        check_place(folder / "model")
         learn, select = hold_out(len(self.splits.train), run)
         train, test = self.splits.train.take(learn), self.splits.val
         validation = self.splits.train.take(select) if run.selection_share else test
@@ -80,8 +87,8 @@ class Whole:
             contest.train(resume_from_checkpoint=_last_whole_checkpoint(folder))
         seconds = time.perf_counter() - start
         model.save(folder / "model", backbone.processor)
-        for checkpoint in folder.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        for checkpoint in _checkpoints(folder):
+            own_files.remove(checkpoint, *CHECKPOINT)
         return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, contest.state.log_history)}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
@@ -115,11 +122,11 @@ class _Contest(Trainer):
             max_grad_norm=0,
             eval_strategy="epoch",
             save_strategy="epoch",
-            save_total_limit=2,  # should the last one be torn by a kill
             logging_strategy="no",
             remove_unused_columns=False,
         )
         super().__init__(model, settings, train_dataset=_Pixels(train, backbone, run.augment), eval_dataset=[])
+        self.add_callback(_LastTwo())
         trainer.show_progress(self, self._line)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -149,6 +156,14 @@ class _Contest(Trainer):
         return f"{run.dataset}, {run.method}, lr={run.lr}, seed {run.seed}: {done}"
 
 
+class _LastTwo(TrainerCallback):
+    """Keeps two checkpoints, should the last one be torn by a kill. The Trainer's own limit deletes whole folders."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        for checkpoint in _checkpoints(Path(args.output_dir))[2:]:
+            own_files.remove(checkpoint, *CHECKPOINT)
+
+
 class _Pixels(Dataset[dict[str, Tensor]]):
     """Pictures as the Trainer wants them."""
 
@@ -174,15 +189,21 @@ def augmented(picture: Image.Image, least: float = 0.8) -> Image.Image:
     return ImageOps.mirror(cropped) if mirror < 0.5 else cropped
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """The folders that the Trainer wrote, the last one first."""
+    found = [path for path in folder.glob("checkpoint-*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: -int(path.name.split("-")[1]))
+
+
 def _last_whole_checkpoint(folder: Path) -> str | None:
     """The last checkpoint that was written to its end: the Trainer writes its state last, and its weights are whole."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[1])):
+    for checkpoint in _checkpoints(folder):
         try:
             json.loads((checkpoint / "trainer_state.json").read_bytes())
             with safe_open(checkpoint / "model.safetensors", "pt"):
                 return str(checkpoint)
         except (OSError, ValueError, SafetensorError):
-            shutil.rmtree(checkpoint)
+            own_files.remove(checkpoint, *CHECKPOINT)
     return None
 
 

@@ -12,6 +12,7 @@ from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.training import Training
 from rsoftmax_lab.experiments.images.pictures import Splits
 
+DATASETS = ("voc", "coco")
 LEARNING_RATES = (1e-3, 1e-4, 1e-5)
 SHARES = (0.2, 0.0)  # held out, and the paper's way
 
@@ -39,6 +40,8 @@ class Run(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.dataset not in DATASETS:
+            raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {self.dataset!r}")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"a learning rate must be above 0, got {self.lr}")
 

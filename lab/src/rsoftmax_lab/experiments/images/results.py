@@ -46,7 +46,10 @@ def chosen(path: Path, runs: Iterable[Run]) -> tuple[Run, int]:
     named = {key(differences(run)): run for run in [run for run in first if run.selection_share] or first}
     done = {key(differences(trial.run)): trial.row for trial in rows.read(path, Run, print)}
     rule = "labels" if "labels" in METHODS[first[0].method].rules else "tuned"
-    scored = {name: done[name]["rules"][rule] for name in named if name in done}  # of equals the first of the grid
+    known = {name: done[name]["rules"] for name in named if name in done}
+    scored = {name: rules[rule] for name, rules in known.items() if rule in rules}  # of equals the first of the grid
+    if not scored:
+        raise ValueError(f"{path} has no scores of {first[0].method} under the rule {rule!r} to choose a model by")
     best = max(scored, key=lambda name: float(scored[name]["validation"]["micro"]))
     return named[best], int(scored[best]["epoch"])
 
@@ -69,6 +72,6 @@ def _better(row: Row | None, trial: Trial[Run]) -> Row:
     """Two rows of a method at different learning rates as one: for each rule, that which is better on validation."""
     rules = {name: rule | {"lr": trial.run.lr} for name, rule in trial.row["rules"].items()}
     for name, rule in (row["rules"] if row else {}).items():
-        if rule["validation"]["micro"] >= rules[name]["validation"]["micro"]:
+        if name not in rules or rule["validation"]["micro"] >= rules[name]["validation"]["micro"]:
             rules[name] = rule
     return trial.row | {"rules": rules}

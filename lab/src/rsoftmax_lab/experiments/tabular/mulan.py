@@ -14,6 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from rsoftmax.printable import printable
+
 BINARY = {"0", "1"}
 
 
@@ -37,6 +39,11 @@ def names(folder: Path, only: Sequence[str] | None = None) -> list[str]:
     if not folder.is_dir():
         raise FileNotFoundError(f"the folder {str(folder)!r} does not exist")
     found = sorted(path.parent.name for path in folder.glob("*/*.xml") if path.stem == path.parent.name)
+    for name in found:
+        if printable(name) != name:
+            raise ValueError(
+                f"{str(folder)!r} has a set whose name cannot be shown, {name!r}; rename its folder and files"
+            )
     if not found:
         raise FileNotFoundError(f"{str(folder)!r} holds no sets; one is NAME/NAME.xml, -train.arff and -test.arff")
     for name in only or ():
@@ -85,8 +92,8 @@ def _load(path: Path) -> _File:
     sparse = bool(lines) and lines[0][1].startswith("{")
     try:
         content = arff.loads(text, return_type=arff.LOD if sparse else arff.DENSE)
-    except arff.ArffException as error:
-        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:  # of arff's own kind, and of others where it has not looked
+        raise ValueError(f"{path}: {error or type(error).__name__}") from None
     if not content["data"]:
         raise ValueError(f"{path}: has no rows after @data")
     attributes = [(_plain(name), kind) for name, kind in content["attributes"]]
@@ -125,13 +132,23 @@ def _columns(file: _File, labels: list[str]) -> Iterator[Column]:
 
 
 def _cells(file: _File) -> Iterator[tuple[int, str, Any, str | float]]:
-    """Row, attribute, its type and its value, for every value that the file holds."""
+    """Row, attribute, its type and its value, for every value; of those that a sparse file omits, for all but zeros."""
+    omitted = _omitted(file) if file.sparse else {}
     for number, row in enumerate(file.rows):
-        for index, value in row.items() if file.sparse else enumerate(row):
+        for index, value in (omitted | row).items() if file.sparse else enumerate(row):
             name, kind = file.attributes[index]
             if value is None:
                 raise ValueError(f"{_line(file, number)}: {name!r} has no value")
             yield number, name, kind, value
+
+
+def _omitted(file: _File) -> dict[int, str]:
+    """What it means if a sparse row has no value for a column: of a nominal one, the first that is declared.
+
+    A number that is omitted is 0, as is "0" where it is the first of 0 and 1: neither has to be written down.
+    """
+    first = {index: kind[0] for index, (_, kind) in enumerate(file.attributes) if not isinstance(kind, str)}
+    return {index: value for index, value in first.items() if value != "0" or not _is_number(file.attributes[index][1])}
 
 
 def _features(file: _File, columns: dict[Column, int]) -> sp.csr_array:

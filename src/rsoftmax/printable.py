@@ -1,0 +1,16 @@
+"""Names that come from files, as they can be shown: on a terminal, in a report and in a figure."""
+
+__all__ = ["printable"]
+
+
+def printable(text: str) -> str:
+    r"""The text, with an escape in place of each character that has no look of its own.
+
+    Those are line ends, tabs, escape sequences of terminals, marks that turn the direction of writing, invisible spaces
+    and bytes of a file's name that are no UTF-8.
+
+    Example:
+        >>> print(printable("naïve\n\x1b[31mred \u202egnp.exe"))
+        naïve\n\x1b[31mred \u202egnp.exe
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
