@@ -48,10 +48,13 @@ def in_graph() -> bool:
     return is_compiling() and not _is_exporting() and _untransformed()
 
 
-# torch makes a graph anew when transforms begin or end.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _untransformed() -> bool:
     return _complete and not _are_functorch_transforms_active() and not in_forward_mode()
+
+
+# What torch.compiler.assume_constant_result sets, which would import the whole compiler: torch.compile asks once for
+# each graph, and makes a graph anew when transforms begin or end.
+_untransformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def in_forward_mode() -> bool:
