@@ -69,6 +69,7 @@ def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("toys-train.arff", "9,0,red,0,0", "9,0,pink,0,0", r"toys-train.arff: .*at line 14"),
+        ("toys-train.arff", "9,0,red,0,0", "9,0,50%s,0,0", r"toys-train.arff: .*50%s.*at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "nine,0,red,0,0", r"toys-train.arff: Invalid numerical value, at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "9,0,red", r"toys-train.arff: Bad @DATA instance format in line 14"),
         ("toys-train.arff", "9,0,red,0,0", "?,0,red,0,0", r"toys-train.arff, line 14: 'size' has no value"),

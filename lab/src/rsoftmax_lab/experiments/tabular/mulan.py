@@ -93,11 +93,19 @@ def _load(path: Path) -> _File:
     try:
         content = arff.loads(text, return_type=arff.LOD if sparse else arff.DENSE)
     except Exception as error:  # of arff's own kind, and of others where it has not looked
-        raise ValueError(f"{path}: {error or type(error).__name__}") from None
+        raise ValueError(f"{path}: {_reason(error)}") from None
     if not content["data"]:
         raise ValueError(f"{path}: has no rows after @data")
     attributes = [(_plain(name), kind) for name, kind in content["attributes"]]
     return _File(path, attributes, content["data"], sparse)
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; arff formats its text with the line's number, which fails if the file has put in a %."""
+    try:
+        return str(error) or type(error).__name__
+    except (TypeError, ValueError):
+        return str(getattr(error, "message", "")).replace("%d", str(getattr(error, "line", "?")))
 
 
 Column = tuple[str, str | None]  # a feature, and one of its values if each value has a column
