@@ -33,7 +33,7 @@ fuzz: .venv/installed-dev
 
 # Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
 fuzz-files: .venv/installed-dev
-	@$(BIN)/python tools/fuzz_files.py --seconds $${SECONDS:-60} --seed $${SEED:-$$(date +%s)}
+	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),60) --seed $(or $(SEED),$(shell date +%s))
 
 # Writes the generated parts of the README anew.
 readme: .venv/installed-dev

@@ -192,7 +192,7 @@ def test_in_a_browser_the_policy_of_the_page_stops_a_script_and_a_picture_from_e
         ("glue", ("sparsity",), None),
     ],
 )
-def test_a_row_with_a_value_that_is_none_is_left_out_with_a_notice(
+def test_a_row_with_an_impossible_value_is_left_out_with_a_notice(
     command: str, path: tuple[str, ...], value: Any, tmp_path: Path
 ) -> None:
     whole = {

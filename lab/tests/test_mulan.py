@@ -59,6 +59,24 @@ def test_a_nominal_value_that_a_sparse_row_omits_is_the_first_one_declared(sets:
     assert train.Y.tolist() == [[True, False], [False, True], [True, False]]
 
 
+QUOTED = """@relation r
+@ATTRIBUTE 'a {b}' numeric
+@attribute c VALUES
+@attribute A {0,1}
+@attribute B {0,1}
+@data
+{0 1}
+"""
+
+
+@pytest.mark.parametrize("values", ["{red,green}", "{ red , 'light, blue' }", '{"a b", c}', "{'it\\'s',b}"])
+def test_values_may_be_quoted_and_have_room_around_them(values: str, sets: Path) -> None:
+    text = QUOTED.replace("VALUES", values)
+    save(sets, "quoted", ["A", "B"], text, text)
+    train, _ = mulan.read(sets / "quoted")
+    assert train.X.toarray().tolist() == [[1, 1, 0]]
+
+
 def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
     save(sets, "a\u202eb", ["A", "B"], SPARSE, SPARSE)
     with pytest.raises(ValueError, match=r"has a set whose name cannot be shown, 'a\\u202eb'"):
@@ -69,11 +87,19 @@ def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("toys-train.arff", "9,0,red,0,0", "9,0,pink,0,0", r"toys-train.arff: .*at line 14"),
+        ("toys-train.arff", "9,0,red,0,0", "9,0,50%s,0,0", r"toys-train.arff: .*50%s.*at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "nine,0,red,0,0", r"toys-train.arff: Invalid numerical value, at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "9,0,red", r"toys-train.arff: Bad @DATA instance format in line 14"),
         ("toys-train.arff", "9,0,red,0,0", "?,0,red,0,0", r"toys-train.arff, line 14: 'size' has no value"),
         ("toys-train.arff", "9,0,red,0,0", "nan,0,red,0,0", r"toys-train.arff, line 14: 'size' is nan, not a number"),
         ("toys-train.arff", "9,0,red,0,0", "1e99,0,red,0,0", r"toys-train.arff, line 14: 'size' is 1e\+99"),
+        (
+            "toys-train.arff",
+            "colour {",
+            "colour {" + ", ".join(map(str, range(60))) + ",dark red,",
+            r"toys-train.arff, line 5: wanted @attribute NAME \{VALUE,...\}, got '@attribute colour",
+        ),
+        ("toys-train.arff", "light blue'}", "light blue'", r"toys-train.arff, line 5: wanted @attribute NAME"),
         ("toys-train.arff", "size numeric", "size words", r"toys-train.arff: Bad @ATTRIBUTE type, at line 3"),
         ("toys-train.arff", "size numeric", "size string", r"the feature 'size' is of type STRING"),
         ("toys-train.arff", "round {0,1}", "square {0,1}", r"its attributes are not those of"),

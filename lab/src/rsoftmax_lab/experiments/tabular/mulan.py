@@ -88,16 +88,38 @@ def _labels(path: Path) -> list[str]:
 
 def _load(path: Path) -> _File:
     text = _text(path)
+    _check_declarations(path, text)
     lines = _data_lines(text)
     sparse = bool(lines) and lines[0][1].startswith("{")
     try:
         content = arff.loads(text, return_type=arff.LOD if sparse else arff.DENSE)
     except Exception as error:  # of arff's own kind, and of others where it has not looked
-        raise ValueError(f"{path}: {error or type(error).__name__}") from None
+        raise ValueError(f"{path}: {_reason(error)}") from None
     if not content["data"]:
         raise ValueError(f"{path}: has no rows after @data")
     attributes = [(_plain(name), kind) for name, kind in content["attributes"]]
     return _File(path, attributes, content["data"], sparse)
+
+
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')"""
+_VALUES = rf"""\{{\s*+(?:(?:{_QUOTED}|[^\s,"'{{}}][^\s,{{}}]*+|)\s*+(?:,\s*+|(?=\}})))*+\}}"""
+_DECLARATION = re.compile(rf"""@attribute\s++(?:{_QUOTED}|[^\s{{}}]++)\s++(?:{_VALUES}|[^{{}}]*+)""", re.IGNORECASE)
+
+
+def _check_declarations(path: Path, text: str) -> None:
+    """Refuse a list of values that is not written as one: arff takes for ever to see that it is none."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if "{" in line and line.lower().startswith("@attribute") and not _DECLARATION.fullmatch(line):
+            raise ValueError(f"{path}, line {number}: wanted @attribute NAME {{VALUE,...}}, got {line[:80]!r}")
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; arff formats its text with the line's number, which fails if the file has put in a %."""
+    try:
+        return str(error) or type(error).__name__
+    except (TypeError, ValueError):
+        return str(getattr(error, "message", "")).replace("%d", str(getattr(error, "line", "?")))
 
 
 Column = tuple[str, str | None]  # a feature, and one of its values if each value has a column
