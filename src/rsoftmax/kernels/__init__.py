@@ -72,6 +72,11 @@ def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
     return None
 
 
+def chosen() -> str:
+    """The name that :func:`use_kernels` was given, or the default: "native" or "reference"."""
+    return _choice.get()
+
+
 def in_use() -> str:
     """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
     return f"native ({cpu.LEVEL})" if _choice.get() == "native" else "reference"
