@@ -26,10 +26,11 @@ test-oldest: .venv.oldest/installed
 sanitize: .venv/installed-dev
 	@$(BIN)/python tools/sanitize.py
 
-# The comparison of kernels and reference on many more random rows; SEED=... repeats a run.
+# Random cases for mappings, losses, attention and heads, against slow oracles, for five minutes or SECONDS=...;
+# SEED=... repeats a run, CASE=... the finding that named it.
 fuzz: .venv/installed-dev
-	@seed=$${SEED:-$$(date +%s)}; echo "seed $$seed"; \
-	RSOFTMAX_FUZZ_EXAMPLES=20000 $(BIN)/pytest tests/test_kernels.py -k fuzz --hypothesis-seed=$$seed
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py \
+		$(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASE),--case $(CASE))
 
 # Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
 fuzz-files: .venv/installed-dev

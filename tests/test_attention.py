@@ -1,13 +1,15 @@
 """Attention, against torch's own and against one row at a time."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
@@ -365,3 +367,104 @@ def test_backward_within_autocast() -> None:
         inside = torch.autograd.grad(sparse_attention(query=x, key=x, value=x, r=0.4).float().sum(), x)
         o = sparse_attention(x, x, x, r=0.4)
     assert_close(inside, torch.autograd.grad(o.float().sum(), x))
+
+
+# ------------------------------------------------------------------------------------- backward sees what forward saw
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+STATES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], AbstractContextManager[Any]]]] = {
+    "more threads": (lambda: threads(1), lambda: threads(4)),
+    "fewer threads": (lambda: threads(4), lambda: threads(1)),
+    "native, then reference": (lambda: use_kernels("native"), lambda: use_kernels("reference")),
+    "reference, then native": (lambda: use_kernels("reference"), lambda: use_kernels("native")),
+    "autocast entered": (nullcontext, lambda: torch.autocast("cpu", torch.bfloat16)),
+    "autocast left": (lambda: torch.autocast("cpu", torch.bfloat16), nullcontext),
+    "threads limited from outside": (nullcontext, lambda: threadpool_limits(2 if torch.get_num_threads() == 1 else 1)),
+}
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["first derivative", "second derivative"])
+@pytest.mark.parametrize("state", STATES)
+def test_the_state_of_the_process_in_backward_is_that_of_forward(
+    state: str, twice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores with many ties: reference and native kernels pass the gradient of these on to different entries."""
+    monkeypatch.setattr(attention, "BLOCK", 50)
+    forward, other = STATES[state]
+    q, k, v = (x.detach().round().float().requires_grad_() for x in qkv(rows=5))
+    r = torch.full((4,), 0.5, requires_grad=True)
+    wanted, found = (q, k, v, r), []
+    for backward in (forward, other):
+        torch.manual_seed(5)
+        with forward():
+            o = sparse_attention(q, k, v, r=r, dropout_p=0.4).float()
+        with backward():
+            gradients = torch.autograd.grad(o.sin().sum(), wanted, create_graph=twice)
+        if twice:
+            gradients = torch.autograd.grad([g.square().sum() for g in gradients], wanted)
+        found.append(gradients)
+    for mine, expected in zip(*found, strict=True):
+        assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", ["r", "mask", "bias", "key"])
+def test_an_input_that_is_changed_in_place_before_backward_is_an_error(changed: str) -> None:
+    q, k, v = (x.detach() for x in qkv())
+    q.requires_grad_()
+    tensors = {"r": torch.full((4,), 0.3), "mask": torch.ones(7, 9) > 0, "bias": torch.zeros(7, 9).double(), "key": k}
+    mask = tensors["bias"] if changed == "bias" else tensors["mask"]
+    o = sparse_attention(q, k, v, r=tensors["r"], mask=mask)
+    tensors[changed].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+# ------------------------------------------------------------------------------------------------- the meta device
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "a rate for each head": {"r": torch.full((4,), 0.5)},
+    "dropout": {"r": 0.5, "dropout_p": 0.3},
+    "causal": {"r": 0.5, "is_causal": True},
+    "mask": {"r": 0.5, "mask": torch.ones(2, 1, 7, 9) > 0},
+    "bias": {"r": 0.5, "mask": torch.zeros(7, 9)},
+    "all": {"r": torch.full((4,), 0.5), "mask": torch.zeros(7, 9), "dropout_p": 0.3, "is_causal": True},
+    **{name: {"mapping": name, **given(row)} for name, row in ROW_MAPPINGS.items()},
+}
+
+
+def on(device: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: a.to(device) if isinstance(a, Tensor) else a for name, a in arguments.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("return_weights", [False, True], ids=["output", "weights too"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_on_the_meta_device_shapes_and_dtypes_are_those_of_the_cpu(
+    options: dict[str, Any], return_weights: bool, dtype: torch.dtype
+) -> None:
+    found = []
+    for device, given in (("cpu", options), ("meta", options), ("meta", on("meta", options))):
+        inputs = [x.detach().to(device).requires_grad_() for x in qkv(shared=2, dtype=dtype)]
+        results = sparse_attention(*inputs, return_weights=return_weights, **given)  # type: ignore[call-overload]
+        tensors = [*results] if return_weights else [results]
+        tensors += torch.autograd.grad(tensors[0].sum(), inputs)
+        assert {tensor.device.type for tensor in tensors} == {device}
+        found.append([(tensor.shape, tensor.dtype) for tensor in tensors])
+    assert found[0] == found[1] == found[2]
+
+
+def test_autocast_leaves_the_meta_device_alone_as_in_torch_attention() -> None:
+    q, k, v = (x.detach().to("meta") for x in qkv(dtype=torch.float32))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert sparse_attention(q, k, v, r=0.5).dtype == F.scaled_dot_product_attention(q, k, v).dtype

@@ -21,7 +21,7 @@ import torch._dynamo.testing
 import transformers as hf
 from packaging.version import Version
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import Dataset
@@ -41,6 +41,7 @@ from rsoftmax.huggingface import (
 )
 from rsoftmax.huggingface.attend import observing, register
 from rsoftmax.huggingface.attention_map import attention_map
+from rsoftmax.huggingface.probe import seen_dense
 from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
 
 hf.utils.logging.disable_progress_bar()
@@ -100,6 +101,45 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "led": lambda: hf.LEDModel(hf.LEDConfig(**SEQ2SEQ, vocab_size=WORDS, attention_window=4)),
     "siglip": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**SIZES, image_size=32, patch_size=16)),
     "resnet": lambda: hf.ResNetModel(hf.ResNetConfig(hidden_sizes=[8], depths=[1], embedding_size=8)),
+}
+
+DECODER: dict[str, Any] = {"is_decoder": True, "add_cross_attention": True}
+SOUND: dict[str, Any] = {
+    **SIZES,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+    "conv_dim": (8, 8),
+    "conv_stride": (5, 2),
+    "conv_kernel": (10, 3),
+}
+LILT = hf.LiltConfig(**{**TEXT, "hidden_size": 24}, channel_shrink_ratio=1)
+
+
+def speech(encoder: Any) -> Any:
+    config = hf.SpeechEncoderDecoderConfig.from_encoder_decoder_configs(encoder, hf.BertConfig(**TEXT, **DECODER))
+    return hf.SpeechEncoderDecoderModel(config)
+
+
+def translator(encoder: Any) -> Any:
+    config = hf.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, hf.BertConfig(**TEXT, **DECODER))
+    return hf.EncoderDecoderModel(config)
+
+
+def dual(text: Any) -> Any:
+    vision = hf.ViTConfig(**SIZES, image_size=32)
+    return hf.VisionTextDualEncoderModel(hf.VisionTextDualEncoderConfig.from_vision_text_configs(vision, text))
+
+
+COMPOSED: dict[str, Callable[[], Any]] = {
+    "speech": lambda: speech(hf.Wav2Vec2Config(**SOUND)),
+    "translator": lambda: translator(hf.BertConfig(**TEXT)),
+    "dual": lambda: dual(hf.BertConfig(**TEXT)),
+    "clip": lambda: clip(),
+}
+HALF_DENSE: dict[str, tuple[Callable[[], Any], str]] = {
+    "speech": (lambda: speech(hf.WavLMConfig(**SOUND)), "WavLMAttention"),
+    "translator": (lambda: translator(LILT), "LiltSelfAttention"),
+    "dual": (lambda: dual(LILT), "LiltSelfAttention"),
 }
 
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -273,6 +313,98 @@ def test_they_are_refused_by_every_other_way_too(name: str, tmp_path: Path) -> N
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"would stay dense|does not support"):
         type(model).from_pretrained(tmp_path, attn_implementation="sparsemax")
+
+
+@pytest.mark.parametrize("name", HALF_DENSE)
+def test_a_model_of_which_one_part_would_stay_dense_is_refused(name: str) -> None:
+    build, dense = HALF_DENSE[name]
+    model = build()
+    assert layers(model)  # of the other part
+    with pytest.raises(ValueError, match=f"{type(model).__name__} is refused: {dense} would stay dense"):
+        set_attention(model, "sparsemax")
+    with pytest.raises(ValueError, match=f"{dense} would stay dense"):
+        model.set_attn_implementation("sparsemax")
+    assert seen_dense(model) == {dense}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_a_model_of_several_parts_is_sparse_in_all_of_them(name: str) -> None:
+    model = COMPOSED[name]()
+    set_attention(model, "sparsemax")
+    assert {module.config._attn_implementation for module in map(model.get_submodule, layers(model))} == {"sparsemax"}
+
+
+class Hand(nn.Module):
+    """Attention in a class whose name does not say so, and whose code names nothing that computes weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compute = [getattr(torch, "soft" + "max"), getattr(nn.functional, "scaled_dot_product_" + "attention")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights: Tensor = self.compute[0](x @ x.mT, -1)
+        return x + weights @ x
+
+
+class Fused(Hand):
+    def forward(self, x: Tensor) -> Tensor:
+        attended: Tensor = self.compute[1](x[:, None], x[:, None], x[:, None])
+        return attended[:, 0]
+
+
+class Router(Hand):
+    """Softmax that is none of attention: over experts, labels, words that are pooled, a few channels of a picture."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        experts, labels = self.compute[0](x[..., :6], -1), self.compute[0](x[:, :1], -1)
+        pooled = self.compute[0](x[..., :1], 1) * x
+        small, picture = self.compute[0](x[:, :4, :4], -1), self.compute[0](x.new_zeros(1, 3, 16, 16), 1)
+        found: Tensor = x + experts.sum() + labels.sum() + pooled.sum() + small.sum() + picture.sum()
+        return found
+
+
+def with_module(kind: type[nn.Module]) -> Any:
+    """BERT with a further module after its embeddings."""
+    model: Any = bert()
+    model.bert.embeddings = After(model.bert.embeddings, kind())
+    return model
+
+
+class After(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, **inputs: Any) -> Tensor:
+        found: Tensor = self.second(self.first(**inputs))
+        return found
+
+
+@pytest.mark.parametrize("kind", [Hand, Fused])
+def test_attention_that_no_name_gives_away_is_seen_when_the_model_runs(kind: type[nn.Module]) -> None:
+    with pytest.raises(ValueError, match=f"{kind.__name__} would stay dense"):
+        set_attention(with_module(kind), "sparsemax")
+
+
+def test_softmax_that_is_none_of_attention_is_no_reason_to_refuse() -> None:
+    set_attention(with_module(Router), "sparsemax")
+
+
+def test_looking_whether_a_model_would_stay_dense_leaves_no_trace() -> None:
+    model = bert().train()
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append("hook"))
+    model.bert.encoder.layer[0].forward = lambda *_, **__: calls.append("wrapper")
+    config, numbers = model.config.to_dict(), torch.get_rng_state()
+    tensors = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in model.state_dict().items()}
+    assert seen_dense(model) == set()
+    assert calls == []
+    assert model.training
+    assert model.config.to_dict() == config
+    assert torch.equal(torch.get_rng_state(), numbers)
+    for name, tensor in model.state_dict().items():
+        assert tensor.data_ptr() == tensors[name][0]
+        assert torch.equal(tensor, tensors[name][1])
 
 
 def test_attention_that_looks_its_function_up_in_another_way_is_refused() -> None:
@@ -691,6 +823,123 @@ def test_rates_that_the_weights_lack_are_those_of_the_configuration(tmp_path: Pa
     assert_close(output(read, batch), output(sparse, batch))
     fresh = hf.AutoModelForSequenceClassification.from_config(sparse.config)
     assert torch.equal(rates(fresh).values, rates(sparse).values)
+
+
+def damaged(folder: Path, entry: dict[str, Any], *, learn: bool = False, rates_in_file: bool = False) -> Path:
+    """A folder with a model, and an entry of its configuration that somebody has changed; None removes a setting."""
+    model = bert()
+    set_attention(model, "r_softmax", r=0.3, learn=learn)
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    changed = {**config["rsoftmax"], **entry}
+    config["rsoftmax"] = {name: setting for name, setting in changed.items() if setting is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if rates_in_file or "rsoftmax" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "message"),
+    [
+        ({"r": 5}, ValueError, r"r must be in \[0, 1\], got 5.0"),
+        ({"r": 5, "learn": True}, ValueError, r"r must be in \[0, 1\], got 5.0"),
+        ({"r": math.nan}, ValueError, r"r must be in \[0, 1\], got nan"),
+        (
+            {"r": [0.1, 0.2, 0.3]},
+            ValueError,
+            "r must be .* 2 layers x 4 heads, got 3 rows.*The weights have none either",
+        ),
+        (
+            {"r": [[0.1] * 3] * 2},
+            ValueError,
+            "r must be .* 2 layers x 4 heads, got 2 rows.*The weights have none either",
+        ),
+        ({"r": "much"}, TypeError, "r must be made of numbers, got 'much'"),
+        ({"r": None}, ValueError, "r_softmax needs r, say r=0.5"),
+        ({"learn": "yes"}, TypeError, "'learn' must be true or false, got 'yes'"),
+    ],
+    ids=str,
+)
+def test_a_configuration_with_wrong_rates_is_an_error_when_it_is_read(
+    entry: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    folder = damaged(tmp_path, entry)
+    with pytest.raises(error, match=f"config.json, entry 'rsoftmax': {message}"):
+        hf.AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_a_configuration_with_too_many_rates_is_an_error_at_the_first_call_of_a_new_model(tmp_path: Path) -> None:
+    config: Any = hf.AutoConfig.from_pretrained(damaged(tmp_path, {"r": [0.1, 0.2, 0.3]}))
+    model = hf.AutoModelForSequenceClassification.from_config(config)
+    with pytest.raises(ValueError, match="2 layers x 4 heads, got 3 rows"):
+        output(model, batch_for("bert"))
+    set_rate(model, 0.2)
+    assert output(model, batch_for("bert")).isfinite().all()
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_dense_weights_take_the_rates_of_a_configuration_learned_or_not(learn: bool, tmp_path: Path) -> None:
+    folder = damaged(tmp_path, {"r": [0.2, 0.4], "learn": learn}, learn=learn)
+    read = hf.AutoModelForSequenceClassification.from_pretrained(folder)
+    assert_close(rates(read).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
+    assert any("rsoftmax" in name for name, _ in read.named_parameters()) == learn
+    assert output(read, batch_for("bert")).isfinite().all()
+
+
+def test_rates_are_not_learned_unless_the_configuration_says_so(tmp_path: Path) -> None:
+    kind: Any = hf.BertForSequenceClassification
+    read, report = kind.from_pretrained(
+        damaged(tmp_path, {"learn": None}, rates_in_file=True), output_loading_info=True
+    )
+    assert not any(report.values()), report
+    assert not any("rsoftmax" in name for name, _ in read.named_parameters())
+
+
+def test_learned_rates_that_a_configuration_does_not_ask_for_are_reported(tmp_path: Path) -> None:
+    kind: Any = hf.BertForSequenceClassification
+    folder = damaged(tmp_path, {"learn": False}, learn=True, rates_in_file=True)
+    _, report = kind.from_pretrained(folder, output_loading_info=True)
+    assert len(report["unexpected_keys"]) == LAYERS
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_rates_that_are_no_longer_used_are_kept_and_not_saved(learn: bool, tmp_path: Path) -> None:
+    model, batch = bert(), batch_for("bert")
+    set_attention(model, "r_softmax", r=0.3, learn=learn)
+    sparse = output(model, batch)
+    model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    assert not [name for name in load_file(tmp_path / "model.safetensors") if "rsoftmax" in name]
+    kind: Any = hf.BertForSequenceClassification
+    read, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    assert_close(output(read, batch), output(model, batch))
+    model.set_attn_implementation("r_softmax")
+    assert_close(output(model, batch), sparse)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_rate_that_changes_between_forward_and_backward_gives_no_other_gradient(learn: bool) -> None:
+    model, batch = bert(), batch_for("bert")
+    set_attention(model, "r_softmax", r=0.3, learn=learn)
+
+    def gradient(change: bool) -> Tensor:
+        model.zero_grad()
+        loss = model(**batch).logits.sin().sum()
+        if change:
+            set_rate(model, 0.7)
+        loss.backward()
+        found: Tensor = model.bert.embeddings.word_embeddings.weight.grad.clone()
+        return found
+
+    before = gradient(change=False)
+    if learn:
+        assert_close(gradient(change=True), before)
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            gradient(change=True)
 
 
 def test_a_program_that_does_not_know_the_mapping_stops(tmp_path: Path) -> None:

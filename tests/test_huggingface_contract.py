@@ -156,7 +156,27 @@ def test_attention_that_cannot_be_replaced_names_softmax_in_its_code() -> None:
     """Otherwise a model that would stay dense is accepted."""
     model = hf.DebertaV2Model(hf.DebertaV2Config(**TEXT))
     assert not adapter.attention_modules(model)
-    assert adapter.dense_attention(model) == ["DisentangledSelfAttention"]
+    assert adapter.dense_attention(model) == {"DisentangledSelfAttention"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_runs_with_a_function_that_computes_no_weights(name: str) -> None:
+    """Otherwise what a model computes by itself cannot be told from what the function does."""
+    model = MODELS[name]()
+    adapter.attend_without_weights(model)
+    modules: list[Any] = list(adapter.attention_modules(model).values())
+    assert {adapter.implementation(module.config) for module in modules} == {adapter.WITHOUT_WEIGHTS}
+    batch = {"pixel_values": torch.zeros(1, 3, 32, 32)} if name == "vit" else WORDS
+    with torch.no_grad():
+        assert model(**batch)[0].isfinite().all()
+
+
+def test_a_configuration_has_those_of_its_parts() -> None:
+    """Otherwise the size of pictures is not found, and the parts of a model are not run."""
+    config = clip().config
+    first, *parts = adapter.configurations(config)
+    assert first is config
+    assert sorted(part.model_type for part in parts) == ["clip_text_model", "clip_vision_model"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -283,6 +303,29 @@ def test_what_a_file_lacks_is_initialized_by_one_method_and_what_it_has_is_kept(
     assert (read.part.bias == 7).all()
 
 
+def test_names_that_are_to_be_ignored_are_not_saved(tmp_path: Path) -> None:
+    """Otherwise a model that is dense by choice is saved with the parameters of its heads."""
+    model = MODELS["bert"]()
+    model._keys_to_ignore_on_save = {"pooler.dense.bias"}
+    model.save_pretrained(tmp_path)
+    assert model.state_dict().keys() - load_file(tmp_path / "model.safetensors").keys() == {"pooler.dense.bias"}
+
+
+def test_models_that_are_to_be_read_are_built_without_values(extended: Path) -> None:
+    """Otherwise parameters that neither the configuration nor the weights have are noticed at the first call only."""
+    found: list[bool] = []
+
+    class Look(hf.BertModel):
+        def post_init(self) -> None:
+            found.append(adapter.builds_for_reading())
+            super().post_init()  # type: ignore[no-untyped-call]
+
+    kind: Any = Look
+    kind.from_pretrained(extended)
+    kind(hf.BertConfig(**TEXT))
+    assert found == [True, False]
+
+
 def test_a_part_that_is_named_is_read_in_float32(extended: Path) -> None:
     """Otherwise half precision rounds the parameters of heads."""
     read: Any = Extended.from_pretrained(extended, dtype=torch.bfloat16)
@@ -311,6 +354,7 @@ def test_names_in_a_file_that_are_expected_are_not_reported(extended: Path) -> N
         (hf.PreTrainedModel, "post_init", ["self"]),
         (hf.PreTrainedModel, "_initialize_weights", ["self", "module"]),
         (hf.PreTrainedModel, "set_attn_implementation", ["self", "attn_implementation"]),
+        (hf.PreTrainedModel, "save_pretrained", ["self"]),
     ],
 )
 def test_each_extended_method_is_there_and_takes_what_ours_passes_on(kind: Any, method: str, words: list[str]) -> None:
@@ -321,7 +365,7 @@ def test_each_extended_method_is_there_and_takes_what_ours_passes_on(kind: Any, 
 
 
 WRAPPED_BY_ANOTHER_LIBRARY = """
-    import functools, json, pathlib, sys, torch, transformers as hf
+    import functools, json, pathlib, safetensors.torch, sys, torch, transformers as hf
 
     order, style, folder = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     METHODS = {
@@ -330,6 +374,7 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
         "post_init": hf.PreTrainedModel,
         "_initialize_weights": hf.PreTrainedModel,
         "set_attn_implementation": hf.PreTrainedModel,
+        "save_pretrained": hf.PreTrainedModel,
     }
     called = set()
 
@@ -378,6 +423,10 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
         assert "would stay dense" in str(error), error
     else:
         raise AssertionError("set_attn_implementation")
+    model.set_attn_implementation("sdpa")
+    model.save_pretrained(folder / "no longer sparse")
+    names = safetensors.torch.load_file(folder / "no longer sparse" / "model.safetensors")
+    assert not [name for name in names if "rsoftmax" in name], "save_pretrained"
     assert called == set(METHODS), called
 """
 

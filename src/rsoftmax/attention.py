@@ -7,6 +7,7 @@ keys and not with their product, and a mapping needs nothing but its row functio
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, overload
 
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rsoftmax.kernels import chosen, use_kernels
 from rsoftmax.mappings import Mapping
 from rsoftmax.rows import broadcast, inside_domain
 from rsoftmax.table import ROW_MAPPINGS as ROW_MAPPINGS
@@ -108,7 +110,9 @@ def sparse_attention(
 
     A query with nothing kept gets zeros, with zero gradient. Padding, as masked keys, never changes a result. Half
     precision is computed in float32. In code that is compiled, exported or transformed, and for second derivatives, the
-    whole matrix is held.
+    whole matrix is held. Backward uses the blocks, the kernels and the dropped weights of forward, whatever number of
+    threads, :func:`rsoftmax.use_kernels` or autocast is in force by then; a tensor that was changed in place since is
+    torch's usual error. On the meta device only shapes and dtypes are computed.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
@@ -121,13 +125,13 @@ def sparse_attention(
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
     call = _Call(chosen, None if isinstance(given, Tensor) else given, scale, is_causal, dropout_p)
     inputs = _inputs(sizes, query, key, value, mask, chosen, given)
-    with torch.autocast(query.device.type, enabled=False):
-        if return_weights or not all(ordinary(tensor) for tensor in inputs if tensor is not None):
+    with _without_autocast(query):
+        if return_weights or query.is_meta or not all(ordinary(tensor) for tensor in inputs if tensor is not None):
             p = _weights(call, inputs)
             weights = p.to(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
             o = _output(F.dropout(p, dropout_p) if dropout_p else p, inputs.v)
         else:
-            o = _Blocks.apply(_seeded(call), *inputs)  # type: ignore[no-untyped-call]
+            o = _Blocks.apply(_decided(call, inputs), *inputs)  # type: ignore[no-untyped-call]
     o = o.to(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (o, weights) if return_weights else o
 
@@ -156,12 +160,18 @@ def _as_autocast_asks(*tensors: Tensor) -> tuple[Tensor, ...]:
             got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise TypeError(f"{NAME}: {what} must be a tensor of floats, got {got}")
     device = tensors[0].device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         tensors = tuple(t if t.dtype == torch.float64 else t.to(torch.get_autocast_dtype(device)) for t in tensors)
     if len({t.dtype for t in tensors}) > 1:
         found = ", ".join(str(t.dtype) for t in tensors)
         raise TypeError(f"{NAME}: query, key and value must have one dtype, got {found}; cast them to the same")
     return tensors
+
+
+def _without_autocast(like: Tensor) -> AbstractContextManager[None]:
+    """Within it, autocast changes no dtype; the meta device has no autocast."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 class _Sizes(NamedTuple):
@@ -252,6 +262,8 @@ class _Call:
     scale: float
     is_causal: bool
     dropout_p: float
+    block: int = 0  # how many scores a block may have
+    kernels: str = ""  # which ones compute the mapping
     seed: int = 0  # of the dropout
 
 
@@ -320,10 +332,10 @@ class _Block(NamedTuple):
 
 
 def _blocks(call: _Call, x: _Inputs) -> Iterator[_Block]:
-    """All of it in blocks of about ``BLOCK`` scores: some rows of a head, or some whole heads, or whole batches."""
+    """All of it in blocks of about ``call.block`` scores: some rows of a head, some whole heads, or whole batches."""
     batch, heads, groups, rows, _ = x.q.shape
     length = x.k.shape[-2]
-    room = (BLOCK * torch.get_num_threads() if x.q.is_cpu else BLOCK_ELSEWHERE) // max(groups * length, 1)
+    room = call.block // max(groups * length, 1)
     few_rows = _part_size(rows, room)
     few_heads = _part_size(heads, room // max(few_rows, 1))
     few_batches = _part_size(batch, room // max(few_rows * few_heads, 1)) if few_heads == heads else 1
@@ -341,9 +353,14 @@ def _part_size(count: int, most: int) -> int:
     return -(-count // max(parts, 1)) or 1
 
 
-def _seeded(call: _Call) -> _Call:
-    """With dropout, a number from torch's generator: from it backward draws the same weights to drop as forward."""
-    return replace(call, seed=int(torch.randint(1 << 62, (), device="cpu"))) if call.dropout_p else call
+def _decided(call: _Call, x: _Inputs) -> _Call:
+    """With all that depends on the state of the process, which may be another one when backward runs.
+
+    The seed is a number from torch's generator: from it backward draws the same weights to drop as forward.
+    """
+    block = BLOCK * torch.get_num_threads() if x.q.is_cpu else BLOCK_ELSEWHERE
+    seed = int(torch.randint(1 << 62, (), device="cpu")) if call.dropout_p else 0
+    return replace(call, block=block, kernels=chosen(), seed=seed)
 
 
 def _noise(call: _Call, number: int, like: Tensor) -> Tensor:
@@ -379,7 +396,7 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         call, x, needed = ctx.call, _Inputs(*ctx.saved_tensors), ctx.needs_input_grad[1:]
-        with torch.autocast(g.device.type, enabled=False):
+        with _without_autocast(g), use_kernels(call.kernels):
             if torch.is_grad_enabled() or not ordinary(g):  # the gradient is to be differentiated, or is transformed
                 return None, *_gradients_by_definition(call, x, g, needed)
             d = _Inputs(*(_zeros(tensor, need) for tensor, need in zip(x, needed, strict=True)))

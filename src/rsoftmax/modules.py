@@ -155,7 +155,7 @@ class ParametricModule(MappingModule):
             with torch.no_grad():
                 self.free.copy_(self._unconstrained(value))
         elif self.fixed is not None:
-            self.fixed.copy_(torch.as_tensor(value))
+            self.fixed.copy_(value if isinstance(value, Tensor) else torch.tensor(value))
         elif isinstance(value, Tensor):
             self.fixed, self.number = value.detach().clone(), None
         else:
@@ -181,8 +181,8 @@ class ParametricModule(MappingModule):
         return self.mapping.function(x, value, dim=self.dim, mask=mask, **self.options)
 
     def _unconstrained(self, value: Value) -> Tensor:
-        start = torch.as_tensor(inside_domain(self._name, self._parameter(), value))
-        start = start.detach().to(start.dtype if isinstance(value, Tensor) else torch.get_default_dtype())
+        inside = inside_domain(self._name, self._parameter(), value)
+        start = inside.detach() if isinstance(inside, Tensor) else torch.tensor(inside, dtype=torch.get_default_dtype())
         free = self._parameter().domain.unconstrain(start)
         if in_memory(free) and not free.isfinite().all():
             letter = self._parameter().name

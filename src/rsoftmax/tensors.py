@@ -4,7 +4,10 @@ The one place that uses private names of torch. Where a release of torch lacks o
 ordinary: everything runs on the reference, and nothing fails.
 """
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +29,11 @@ except ImportError:
     _complete = False
 
 _is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # a release that cannot tell counts as exporting
+try:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+except ImportError:
+    FakeTensorMode = None  # type: ignore[assignment, misc]
+
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
@@ -89,6 +97,20 @@ def everywhere(condition: Tensor) -> bool | None:
 def savable(tensor: Tensor | None) -> Tensor | None:
     """A tensor made in inference mode, a cached mask perhaps, cannot be saved for backward; its copy can."""
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Within it, torch computes shapes and dtypes and no values, and does not log what it cannot do without them."""
+    if FakeTensorMode is None:
+        raise RuntimeError("this release of torch has no FakeTensorMode")
+    log = logging.getLogger(FakeTensorMode.__module__)
+    before, log.disabled = log.disabled, True
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False):
+            yield
+    finally:
+        log.disabled = before
 
 
 def exact(like: Tensor) -> torch.dtype:

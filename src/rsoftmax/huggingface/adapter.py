@@ -38,6 +38,15 @@ RESERVED = re.compile("eager|sdpa|flash|flex_attention|paged|/")
 UNSUPPORTED = ("softcap", "s_aux", "cache", "indices", "block_indices")
 """What a model may ask of its attention function besides scale, mask, bias and dropout."""
 
+BY_HAND = {
+    "softmax", "Softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
+    "eager_attention_forward", "ALL_ATTENTION_FUNCTIONS",
+}  # fmt: skip
+"""Names in the code of an attention module that computes its weights, or looks its function up in its own way."""
+
+WITHOUT_WEIGHTS = "rsoftmax_without_weights"
+"""The name of an attention function that computes no weights."""
+
 HIDDEN = -1000.0
 """Older models hide a key by adding a number like -1e4 to its score, never a higher one than this."""
 
@@ -59,6 +68,17 @@ def keep_mask(*args: Any, **options: Any) -> Tensor | None:
         *args, **{**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     )
     return mask
+
+
+def attend_without_weights(model: PreTrainedModel) -> None:
+    """Let a model use a function that computes no attention weights, and answers with zeros."""
+
+    def zeros(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **options: Any) -> Any:
+        return value.new_zeros(*query.transpose(1, 2).shape[:-1], value.shape[-1]), None
+
+    register(WITHOUT_WEIGHTS, zeros)
+    for part in (model, *overlooked_parts(model)):
+        part.set_attn_implementation(WITHOUT_WEIGHTS)
 
 
 def is_causal(module: nn.Module, asked: bool | None, queries: int) -> bool:
@@ -94,12 +114,30 @@ def implementations(config: PreTrainedConfig) -> Implementation:
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that ask transformers which attention function to call, under their names."""
-    return {name: module for name, module in model.named_modules() if _asks(type(module))}
+    return {name: module for name, module in model.named_modules() if asks(module)}
 
 
-def dense_attention(model: nn.Module) -> list[str]:
-    """The classes of modules that compute attention weights of their own, or look their function up in another way."""
-    return sorted({type(module).__name__ for module in model.modules() if _computes_weights(type(module))})
+def dense_attention(model: nn.Module) -> set[str]:
+    """The classes of modules whose code computes attention weights, or looks its function up in another way."""
+    return {type(module).__name__ for module in model.modules() if _computes_weights(module)}
+
+
+def asks(module: nn.Module) -> bool:
+    """Whether a module asks transformers which attention function to call."""
+    return "get_interface" in _names_called_by(module)
+
+
+def is_called_attention(module: nn.Module) -> bool:
+    """Whether the name of a module's class says that it attends."""
+    return bool(re.search("Attention|Attn", type(module).__name__))
+
+
+def configurations(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """A configuration and those of its parts."""
+    yield config
+    for key in config.sub_configs:
+        if (part := getattr(config, key, None)) is not None:
+            yield from configurations(part)
 
 
 def overlooked_parts(model: PreTrainedModel) -> list[PreTrainedModel]:
@@ -118,14 +156,14 @@ def head_count(module: nn.Module) -> int | None:
     return next((count for count in found if isinstance(count, int)), None)
 
 
-def _asks(kind: type) -> bool:
-    return "get_interface" in _names(kind)
+def _computes_weights(module: nn.Module) -> bool:
+    by_hand = not asks(module) and is_called_attention(module) and _names_called_by(module) & BY_HAND
+    return isinstance(module, nn.MultiheadAttention) or bool(by_hand)
 
 
-def _computes_weights(kind: type) -> bool:
-    by_hand = {"softmax", "scaled_dot_product_attention", "eager_attention_forward", "ALL_ATTENTION_FUNCTIONS"}
-    computes = not _asks(kind) and _names(kind) & by_hand and re.search("Attention|Attn", kind.__name__)
-    return issubclass(kind, nn.MultiheadAttention) or bool(computes)
+def _names_called_by(module: nn.Module) -> frozenset[str]:
+    kind: type = type(module)
+    return _names(kind)
 
 
 @cache
@@ -178,16 +216,18 @@ def when_modules_are_built(add: Callable[[PreTrainedModel], None]) -> None:
     _extend(PreTrainedModel, post_init)
 
 
-def when_weights_are_initialized(kind: type[Module], values: Callable[[Module], tuple[Tensor, Tensor]]) -> None:
-    """Initialize modules of a class by ``values(module)``: a tensor, and what it is unless it was read from a file."""
+def when_weights_are_initialized(
+    kind: type[Module], stored: Callable[[Module], Tensor], initial: Callable[[Module], Tensor]
+) -> None:
+    """Give ``stored(module)`` the value ``initial(module)`` unless it was read from a file; for modules of a class."""
 
     def _initialize_weights(
         original: Callable[..., None], model: PreTrainedModel, module: nn.Module, *args: Any, **options: Any
     ) -> None:
-        if isinstance(module, kind):
-            initialization.copy_(*values(module))
-        else:
+        if not isinstance(module, kind):
             original(model, module, *args, **options)
+        elif not getattr(stored(module), "_is_hf_initialized", False):
+            initialization.copy_(stored(module), initial(module))
 
     _extend(PreTrainedModel, _initialize_weights)
 
@@ -206,6 +246,25 @@ def when_attention_is_set(check: Callable[[PreTrainedModel, Implementation], Non
         original(model, attn_implementation, *args, **options)
 
     _extend(PreTrainedModel, set_attn_implementation)
+
+
+def when_model_is_saved(left_out: Callable[[PreTrainedModel], set[str]]) -> None:
+    """Leave the tensors of these names out of the files of a model."""
+
+    def save_pretrained(original: Callable[..., Any], model: PreTrainedModel, *args: Any, **options: Any) -> Any:
+        before = model._keys_to_ignore_on_save
+        model._keys_to_ignore_on_save = {*(before or ()), *left_out(model)}
+        try:
+            return original(model, *args, **options)
+        finally:
+            model._keys_to_ignore_on_save = before
+
+    _extend(PreTrainedModel, save_pretrained)
+
+
+def builds_for_reading() -> bool:
+    """Whether models that are built now are to be read from files: they are built without values."""
+    return torch.get_default_device().type == "meta"
 
 
 def keep_in_float32(model: PreTrainedModel, submodule: str) -> None:

@@ -106,7 +106,7 @@ def _parameter(mapping: str, module: nn.Module) -> dict[str, Tensor]:
             f"{type(module).__name__} has no {letter}: attn_implementation={mapping!r} alone does not give it one;"
             f" call set_attention(model, {mapping!r}, {letter}=...)"
         )
-    return {parameter.name: held.values}
+    return {parameter.name: held.checked_values()}
 
 
 def _cut(mask: Tensor | None, keys: int) -> Tensor | None:

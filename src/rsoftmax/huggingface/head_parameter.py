@@ -18,6 +18,10 @@ ATTRIBUTE = "rsoftmax"
 """The submodule of an attention module that is its :class:`HeadParameter`; part of the names in saved weights."""
 
 
+class DoesNotFitError(ValueError):
+    """There are not as many values as layers and heads."""
+
+
 class HeadParameter(nn.Module):
     """The parameter of a mapping, a value for each head of one attention module: a buffer, or learned.
 
@@ -34,6 +38,8 @@ class HeadParameter(nn.Module):
         kind: Any = module_of(MAPPINGS[name])  # with a parameter: there are values for it
         self.mapping: ParametricModule = kind(values, learnable=learn)
         self.initial = self.stored.detach().clone()
+        self.problem: str | None = None  # why the configuration has no values for it
+        self.is_read = False  # whether it is part of a model that is being read from files
 
     @property
     def name(self) -> str:
@@ -70,6 +76,12 @@ class HeadParameter(nn.Module):
     def values(self, values: Tensor) -> None:
         self.mapping.value = values
 
+    def checked_values(self) -> Tensor:
+        """The values; an error if neither the configuration nor the weights had any."""
+        if self.problem is not None and self.stored.isnan().any():
+            raise ValueError(self.problem)
+        return self.values
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def moved(tensor: Tensor) -> Tensor:
             there = fn(tensor)
@@ -93,15 +105,17 @@ def attach(module: nn.Module, held: HeadParameter | None) -> None:
         delattr(module, ATTRIBUTE)
 
 
-def spread(value: HeadValues, parameter: Parameter, heads: Sequence[int]) -> list[Tensor]:
+def spread(
+    value: HeadValues, parameter: Parameter, heads: Sequence[int], caller: str = "set_attention"
+) -> list[Tensor]:
     """The value of each head, a row for each layer; ``heads`` is how many heads each layer has."""
-    rows = _rows(value, parameter, len(heads))
+    rows = _rows(value, parameter, len(heads), caller)
     if len(rows) == len(heads) and all(row.shape in ((), (size,)) for row, size in zip(rows, heads, strict=True)):
         return [row.expand(size).clone() for row, size in zip(rows, heads, strict=True)]
     letter, count, sizes = parameter.name, len(heads), " or ".join(map(str, sorted(set(heads))))
     found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{len(rows)} rows, {value!r}"
-    raise ValueError(
-        f"set_attention: {letter} must be a number, {count} numbers (one for each layer) or a table of {count} layers x"
+    raise DoesNotFitError(
+        f"{caller}: {letter} must be a number, {count} numbers (one for each layer) or a table of {count} layers x"
         f" {sizes} heads, got {found}; layers(model) names the layers in their order"
     )
 
@@ -113,15 +127,15 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else [plain(item) for item in value]
 
 
-def _rows(value: HeadValues, parameter: Parameter, count: int) -> list[Tensor]:
+def _rows(value: HeadValues, parameter: Parameter, count: int, caller: str) -> list[Tensor]:
     """What was given, a tensor for each layer, checked to be numbers inside the domain."""
     single = isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0)
     try:
         items: list[Any] = [value] * count if single else list(value)  # type: ignore[arg-type]
         rows = [torch.as_tensor(item, dtype=torch.float32, device="cpu").detach() for item in items]
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"set_attention: {parameter.name} must be made of numbers, got {value!r}") from None
+        raise TypeError(f"{caller}: {parameter.name} must be made of numbers, got {value!r}") from None
     for row in filter(Tensor.numel, rows):
         for end in row.aminmax():
-            inside_domain("set_attention", parameter, float(f"{end:.7g}"))  # as it was typed, not as float32 has it
+            inside_domain(caller, parameter, float(f"{end:.7g}"))  # as it was typed, not as float32 has it
     return rows

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from rsoftmax.huggingface import adapter
 from rsoftmax.huggingface.head_parameter import HeadParameter, held_by
+from rsoftmax.huggingface.probe import seen_dense
 
 SUPPORTED = (
     "BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, ModernBERT, ViT, GPT-2, Llama, Mistral, Qwen, BART, T5 and all others"
@@ -35,8 +36,8 @@ def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedMo
 
 def refuse_dense(model: PreTrainedModel) -> None:
     """Refuse a model of which a part computes attention weights of its own."""
-    if dense := adapter.dense_attention(model):
-        raise refusal(model, f"{', '.join(dense)} would stay dense")
+    if dense := adapter.dense_attention(model) or seen_dense(model):
+        raise refusal(model, f"{', '.join(sorted(dense))} would stay dense")
 
 
 def refusal(model: PreTrainedModel, why: str) -> ValueError:

@@ -24,6 +24,7 @@ from rsoftmax.multilabel import MultiLabelHead
 from rsoftmax.printable import printable
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Found(NamedTuple):
@@ -73,7 +74,7 @@ class PictureClassifier(nn.Module):
         """As ever, but for batch normalisation."""
         super().train(mode)
         for module in self.backbone.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if isinstance(module, BATCH_NORMS):
                 module.eval()
         return self
 

@@ -38,8 +38,8 @@ def set_attention(model: nn.Module, mapping: str, *, learn: bool = False, **para
     """
     host, value = pretrained_model(model), _checked_call(mapping, learn, parameter)
     modules = adapter.attention_modules(host)
-    refuse_dense(host)
     if not modules:
+        refuse_dense(host)  # and names what is dense
         raise refusal(host, "it has no attention that can be replaced")
     held = _built(mapping, value, learn, head_counts(modules))
     _use(host, mapping, modules)

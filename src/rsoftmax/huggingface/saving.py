@@ -1,4 +1,4 @@
-"""What makes a sparse model come back from its folder: five small additions to transformers' own methods.
+"""What makes a sparse model come back from its folder: six small additions to transformers' own methods.
 
 transformers does not save which attention a model uses, and has no place where a model under construction could be
 given a part. So, for models that use a mapping of ours and for no others:
@@ -12,24 +12,39 @@ given a part. So, for models that use a mapping of ours and for no others:
   read: the parameters are among the weights;
 * ``PreTrainedModel._initialize_weights``: parameters that the weights do not have keep the values of the configuration;
 * ``PreTrainedModel.set_attn_implementation``: a model that is told to use a mapping is refused if a part of it would
-  stay dense.
+  stay dense;
+* ``PreTrainedModel.save_pretrained``: parameters of a mapping that is no longer used, as after
+  ``set_attn_implementation("sdpa")``, are not saved. The model keeps them: it can be told to use the mapping again.
 """
 
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface import adapter
 from rsoftmax.huggingface.adapter import Implementation
 from rsoftmax.huggingface.attend import register
-from rsoftmax.huggingface.head_parameter import ATTRIBUTE, HeadParameter, HeadValues, attach, plain, spread
+from rsoftmax.huggingface.head_parameter import (
+    ATTRIBUTE,
+    DoesNotFitError,
+    HeadParameter,
+    HeadValues,
+    attach,
+    held_by,
+    plain,
+    spread,
+)
 from rsoftmax.huggingface.models import head_counts, refuse_dense
 from rsoftmax.rows import Parameter
 
 ENTRY = "rsoftmax"
 """The entry of a configuration that says what :func:`set_attention` was called with."""
+
+SOURCE = f"config.json, entry {ENTRY!r}"
+"""Where error messages say that a wrong setting was found."""
 
 
 def install() -> None:
@@ -37,8 +52,9 @@ def install() -> None:
     adapter.when_config_is_written(_write_mapping)
     adapter.when_attention_is_checked(_find_mapping)
     adapter.when_modules_are_built(_give_parameters)
-    adapter.when_weights_are_initialized(HeadParameter, lambda held: (held.stored, held.initial))
+    adapter.when_weights_are_initialized(HeadParameter, lambda held: held.stored, _initial)
     adapter.when_attention_is_set(_prepare_for)
+    adapter.when_model_is_saved(_unused)
 
 
 def remember(config: PreTrainedConfig, value: HeadValues | None, learn: bool) -> None:
@@ -89,6 +105,16 @@ def _mappings_in(chosen: Implementation) -> set[str]:
     return {name for name in ROW_MAPPINGS if name == chosen}
 
 
+def _unused(model: PreTrainedModel) -> set[str]:
+    """The names of the tensors of parameters whose mapping is not in use."""
+    return {
+        f"{name}.{ATTRIBUTE}.{tensor}"
+        for name, module in adapter.attention_modules(model).items()
+        if (held := held_by(module)) is not None and held.name != adapter.implementation(module.config)  # type: ignore[arg-type]
+        for tensor in held.state_dict()
+    }
+
+
 def _give_parameters(model: PreTrainedModel) -> None:
     """Give a model under construction the parameters that its configuration names."""
     if adapter.implementation(model.config) in ROW_MAPPINGS:
@@ -96,12 +122,22 @@ def _give_parameters(model: PreTrainedModel) -> None:
         _attach_parameters(model)
     if hasattr(model.config, ENTRY):
         adapter.keep_in_float32(model, ATTRIBUTE)
-        adapter.expect_in_files(model, rf"\.{ATTRIBUTE}\.")  # a sparse model may be read as a dense one
+        if not _is_as_saved(model.config):
+            adapter.expect_in_files(model, rf"\.{ATTRIBUTE}\.")  # parameters of a mapping that is not wanted
+
+
+def _is_as_saved(config: PreTrainedConfig) -> bool:
+    """Whether a model under construction uses the mapping that its configuration was saved with."""
+    return bool(getattr(config, ENTRY, {}).get("mapping") == adapter.implementations(config))
 
 
 def _attach_parameters(model: PreTrainedModel) -> None:
     setting, parameter = getattr(model.config, ENTRY, {}), _parameter(model.config)
-    if parameter is None or parameter.name not in setting:
+    if parameter is None:
+        return
+    if parameter.name not in setting:
+        if _is_as_saved(model.config):
+            raise ValueError(f"{SOURCE}: {adapter.implementation(model.config)} needs {parameter.explained()}")
         return
     modules = adapter.attention_modules(model)
     for module, held in zip(modules.values(), _built(model.config, parameter, head_counts(modules)), strict=True):
@@ -112,17 +148,34 @@ def _built(config: PreTrainedConfig, parameter: Parameter, heads: list[int]) -> 
     """A parameter for each attention module.
 
     A table of values that is meant for a larger model, of which this is a part, does not fit the part. Its parameters
-    are NaN until the larger model is built, which gives them anew.
+    are NaN until the larger model is built, which gives them anew. If there is no larger model, and no values in the
+    weights either, the problem is an error when the weights have been read, or else at the first call.
     """
-    setting, name = getattr(config, ENTRY), str(adapter.implementation(config))
+    setting, name, problem = getattr(config, ENTRY), str(adapter.implementation(config)), None
     try:
-        rows, fits = spread(setting[parameter.name], parameter, heads), True
-    except ValueError:
-        rows, fits = spread(parameter.example, parameter, heads), False
-    held = [HeadParameter(name, row, setting["learn"]) for row in rows]
-    for each in held if not fits else ():
+        rows = spread(setting[parameter.name], parameter, heads, SOURCE)
+    except DoesNotFitError as error:
+        rows, problem = spread(parameter.example, parameter, heads), f"{error}. The weights have none either"
+    held = [HeadParameter(name, row, _learn(setting)) for row in rows]
+    for each in held if problem else ():
+        each.problem, each.is_read = problem, adapter.builds_for_reading()
         each.initial.fill_(torch.nan)
     return held
+
+
+def _initial(held: HeadParameter) -> Tensor:
+    """What to store if there was nothing to read."""
+    if held.problem is not None and held.is_read:
+        raise ValueError(held.problem)
+    return held.initial
+
+
+def _learn(setting: dict[str, Any]) -> bool:
+    """Whether values are to be learned; if an entry does not say so, they are not."""
+    learn = setting.get("learn", False)
+    if not isinstance(learn, bool):
+        raise TypeError(f"{SOURCE}: 'learn' must be true or false, got {learn!r}")
+    return learn
 
 
 def _parameter(config: PreTrainedConfig) -> Parameter | None:

@@ -85,6 +85,11 @@ def kernel_on(device: str) -> Kernel | None:
     return REGISTRY[{"cpu": "cpu", "cuda": "triton"}[device]] if device in ("cpu", "cuda") else None
 
 
+def chosen() -> str:
+    """The name that :func:`use_kernels` was given, or the default: "native" or "reference"."""
+    return _choice.get()
+
+
 def in_use() -> str:
     """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
     return f"native ({cpu.LEVEL})" if cpu.LEVEL and cpu in _CHOICES[_choice.get()] else "reference"
