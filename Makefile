@@ -54,7 +54,7 @@ clean:
 
 .venv/installed-dev: .venv/bin/python $(DECLARED)
 	@echo "installing into .venv (a minute or two the first time)"
-	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images]'
+	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@ .venv/installed-demo
 
 .venv.oldest/installed: $(DECLARED) tools/oldest.py
@@ -62,5 +62,5 @@ clean:
 	@$(PYTHON) -m venv .venv.oldest
 	@$(PYTHON) tools/oldest.py > .venv.oldest/constraints.txt
 	@.venv.oldest/bin/python -m pip install -qq --disable-pip-version-check --constraint .venv.oldest/constraints.txt \
-		--editable '.[dev]' --editable 'lab[dask,images]'
+		--editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@

@@ -130,14 +130,14 @@ class PictureClassifier(nn.Module):
             _check_shapes(cls, settings, folder / WEIGHTS)
             with quiet():
                 processor = AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
-            model = cls._of(settings)
+            model = cls.of(settings)
             model.load_state_dict(load_file(folder / WEIGHTS))
         except Exception as error:  # whatever a file that was changed by hand makes torch and transformers raise
             raise ValueError(f"{folder} is damaged: {error}") from None
         return model.eval(), Backbone(str(folder), folder.name, model.backbone, processor, model.size)
 
     @classmethod
-    def _of(cls, settings: dict[str, Any]) -> "PictureClassifier":
+    def of(cls, settings: dict[str, Any]) -> "PictureClassifier":
         with quiet():
             network = AutoModel.from_config(AutoConfig.for_model(**settings["backbone"]), trust_remote_code=False)
         return cls(network, settings["classes"], settings["head"], settings["features"])
@@ -192,7 +192,7 @@ def _check_shapes(kind: type[PictureClassifier], settings: dict[str, Any], weigh
     with safe_open(weights, "pt") as file:
         found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     with torch.device("meta"), _at_most(1000 + 20 * len(found)):
-        wanted = {name: list(tensor.shape) for name, tensor in kind._of(settings).state_dict().items()}
+        wanted = {name: list(tensor.shape) for name, tensor in kind.of(settings).state_dict().items()}
     if different := min((name for name in wanted.keys() | found if wanted.get(name) != found.get(name)), default=None):
         raise ValueError(
             f"{different} is {found.get(different)} in {WEIGHTS}, and {wanted.get(different)} by {SETTINGS}"
