@@ -138,6 +138,7 @@ class PictureClassifier(nn.Module):
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> "PictureClassifier":
+        """A model of these settings, with weights that are still to be read."""
         with quiet():
             network = AutoModel.from_config(AutoConfig.for_model(**settings["backbone"]), trust_remote_code=False)
         return cls(network, settings["classes"], settings["head"], settings["features"])
