@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -74,7 +75,18 @@ def _processes(jobs: int) -> Iterator[Workers]:
     try:
         yield Workers(lambda *call: executor().submit(*call), lambda: jobs)
     finally:
-        executor().shutdown(kill_workers=True)
+        with _silent_threads():
+            executor().shutdown(kill_workers=True)
+
+
+@contextmanager
+def _silent_threads() -> Iterator[None]:
+    """Threads end without a word: the one that watches loky's processes may trip over those that are killed."""
+    usual, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        yield
+    finally:
+        threading.excepthook = usual
 
 
 @contextmanager
