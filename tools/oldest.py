@@ -20,7 +20,7 @@ def declared(path: Path) -> Iterator[str]:
 def oldest() -> Iterator[str]:
     wanted = {line for path in ("pyproject.toml", "lab/pyproject.toml") for line in declared(ROOT / path)}
     for line in sorted(wanted):
-        name, bound = re.fullmatch(r"([\w.-]+)(?:\[[\w,-]+\])?(?:[>=]=([\w.]+))?", line).groups()  # type: ignore[union-attr]
+        name, bound = re.fullmatch(r"([\w.-]+)(?:\[[\w,-]+\])?(?:[>=]=([\w.]+))?(?:;.*)?", line).groups()  # type: ignore[union-attr]
         if bound and not name.startswith("rsoftmax") and name not in TOOLS:
             yield FIXED.get(name, f"{name}=={bound}")
 
