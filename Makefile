@@ -57,10 +57,12 @@ clean:
 	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@ .venv/installed-demo
 
-.venv.oldest/installed: $(DECLARED) tools/oldest.py
+.venv.oldest/installed: $(DECLARED)
 	@echo "installing the oldest releases into .venv.oldest (a few minutes)"
 	@$(PYTHON) -m venv .venv.oldest
-	@$(PYTHON) tools/oldest.py > .venv.oldest/constraints.txt
+	@.venv.oldest/bin/python -m pip install -qq --disable-pip-version-check uv
+	@{ printf '%s\n' '-e .[dev,images]' '-e lab[dask,images,ray]'; grep '^torch==' constraints.txt; } \
+		| .venv.oldest/bin/uv pip compile --quiet --resolution lowest-direct - | grep '==' > .venv.oldest/constraints.txt
 	@.venv.oldest/bin/python -m pip install -qq --disable-pip-version-check --constraint .venv.oldest/constraints.txt \
-		--editable '.[dev]' --editable 'lab[dask,images,ray]'
+		--editable '.[dev,images]' --editable 'lab[dask,images,ray]'
 	@touch $@
