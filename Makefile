@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-oldest sanitize fuzz fuzz-files readme clean
+.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -26,15 +26,18 @@ test-oldest: .venv.oldest/installed
 sanitize: .venv/installed-dev
 	@$(BIN)/python tools/sanitize.py
 
-# Random cases for mappings, losses, attention and heads, against slow oracles, for five minutes or SECONDS=...;
-# SEED=... repeats a run, CASE=... the finding that named it.
-fuzz: .venv/installed-dev
+# Random cases for mappings, losses, attention and heads, against slow oracles, and damaged files, each for five minutes
+# or SECONDS=...; SEED=... repeats a run.
+fuzz: fuzz-numbers fuzz-files
+
+# The first half alone; CASE=... repeats the finding that named it.
+fuzz-numbers: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py \
 		$(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASE),--case $(CASE))
 
 # Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
 fuzz-files: .venv/installed-dev
-	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),60) --seed $(or $(SEED),$(shell date +%s))
+	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$(shell date +%s))
 
 # Writes the generated parts of the README anew.
 readme: .venv/installed-dev

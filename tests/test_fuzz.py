@@ -1,4 +1,4 @@
-"""``make fuzz`` finds what is wrong, and says how to see it again; a small part of it runs here."""
+"""``make fuzz-numbers`` finds what is wrong, and says how to see it again; a small part of it runs here."""
 
 import re
 import subprocess
@@ -51,7 +51,7 @@ def test_what_is_wrong_is_found_and_found_again(target: str) -> None:
     broken = textwrap.dedent(BREAK[target])
     done = run(f"{broken}\nimport fuzz; sys.exit(fuzz.run(seed=0, seconds=600, most=80))")
     assert done.returncode > 0, done.stdout + done.stderr
-    case = re.search(rf"make fuzz CASE=({target}:\d+)", done.stdout)
+    case = re.search(rf"make fuzz-numbers CASE=({target}:\d+)", done.stdout)
     assert case, done.stdout
     again = run(f"{broken}\nimport fuzz; sys.argv = ['fuzz', '--case', {case[1]!r}]; sys.exit(fuzz.main())")
     assert again.returncode == 1

@@ -53,7 +53,7 @@ def run(seed: int, seconds: float, most: int | None) -> int:
         done[target] += 1
         if wrong := finding(target, case):
             found[target] += 1
-            print(f"{target}: {wrong}\n  repeat with: make fuzz CASE={target}:{case}", flush=True)
+            print(f"{target}: {wrong}\n  repeat with: make fuzz-numbers CASE={target}:{case}", flush=True)
     for target in TARGETS:
         print(f"{target:12} {done[target]:8} cases {found[target]:4} findings")
     return found.total()

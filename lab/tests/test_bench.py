@@ -138,7 +138,7 @@ def test_the_command_line_lists_the_benchmarks_without_torch() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
     shown = rsoftmax("bench", "--help")
     assert all(name in shown for name in BENCHMARKS)
-    assert "[default: (results)]" in shown
+    assert "results/quick with" in shown
 
 
 # ---------------------------------------------------------------------------- stopped and kept

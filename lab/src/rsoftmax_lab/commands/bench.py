@@ -35,7 +35,10 @@ def bench(
     threads: Annotated[
         str | None, typer.Option(help="Thread counts, apart by commas.", show_default="1, and as many as cores")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for the rows.", show_default="results")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder for the rows.", show_default="results; results/quick with --quick"),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="A folder, or a name on the hub: a model for texts, if one is needed.")
     ] = None,
@@ -77,7 +80,7 @@ def _run(name: str, options: Options) -> None:
         groups = benchmark.groups(settings)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    path = (options.out or Path("results")) / benchmark.file
+    path = (options.out or Path("results/quick" if options.quick else "results")) / benchmark.file
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = run(benchmark, groups, path, Console())
