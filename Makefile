@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme clean
+.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -43,8 +43,23 @@ fuzz-files: .venv/installed-dev
 readme: .venv/installed-dev
 	@$(BIN)/python tools/readme.py
 
+# The archives and wheels of both distributions, in dist/.
+dist: .venv/bin/python
+	@rm -rf dist build
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check build
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m build --outdir dist lab
+
+# What a release must pass: texts, symbols, and every test against the installed wheels, without a compiler or the sources.
+dist-check: dist
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check abi3audit auditwheel twine
+	@$(BIN)/twine check --strict dist/*
+	@$(BIN)/abi3audit --strict dist/rsoftmax-[0-9]*.whl
+	@$(BIN)/auditwheel show dist/rsoftmax-[0-9]*.whl
+	@tools/test_wheels.sh dist
+
 clean:
-	rm -rf .venv .venv.oldest build demo
+	rm -rf .venv .venv.oldest build demo dist
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say make PYTHON=...")'

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors
     from rsoftmax.mappings import *  # noqa: F403
     from rsoftmax.modules import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = ("mappings", "modules", "attention", "kernels")
 _MODULES = ("kernels", "losses")
