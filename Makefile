@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme dist dist-check clean
+.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -43,6 +43,10 @@ fuzz-files: .venv/installed-dev
 readme: .venv/installed-dev
 	@$(BIN)/python tools/readme.py
 
+# The site, in build/docs/index.html; a warning is an error.
+docs: .venv/installed-docs
+	@$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet docs build/docs
+
 # The archives and wheels of both distributions, in dist/.
 dist: .venv/bin/python
 	@rm -rf dist build
@@ -74,6 +78,10 @@ clean:
 	@echo "installing into .venv (a minute or two the first time)"
 	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@ .venv/installed-demo
+
+.venv/installed-docs: .venv/installed-dev
+	@$(INSTALL) --editable '.[docs]'
+	@touch $@
 
 .venv.oldest/installed: $(DECLARED)
 	@echo "installing the oldest releases into .venv.oldest (a few minutes)"

@@ -246,7 +246,7 @@ def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
 def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     r"""Zero-bounded log-sum-exp and pairwise rank: positive labels above 0, negative ones below.
 
-    .. math:: \log\Big(1 + \sum_{y_j = 0} e^{z_j}\Big) + \log\Big(1 + \sum_{y_i = 1} e^{-z_i}\Big)
+    .. math:: \log\left(1 + \sum_{y_j = 0} e^{z_j}\right) + \log\left(1 + \sum_{y_i = 1} e^{-z_i}\right)
 
     Args:
         z: logits [..., K].

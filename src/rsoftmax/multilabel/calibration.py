@@ -16,7 +16,7 @@ class PlattScaling(nn.Module):
     r"""Log-odds from scores, a line for each label: ``slope * u + offset``, slope >= 0.
 
     .. math:: \min_{a, b} \sum_{\text{rows}} \mathrm{BCE}(a u + b, y)
-              + \frac{\lambda}{2} \big((a - a_0)^2 + (b - b_0)^2\big)
+              + \frac{\lambda}{2} \bigl((a - a_0)^2 + (b - b_0)^2\bigr)
 
     for each label, where the line ``(a_0, b_0)`` is that of all labels together, shrunk towards ``(1, 0)`` likewise.
 

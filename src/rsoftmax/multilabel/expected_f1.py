@@ -1,8 +1,8 @@
 """How many labels, and which cut, the marginals alone ask for: the maximum of the expected F1, without labels.
 
-The F1 of an answer is replaced by a ratio of expectations. With marginals ``pi`` and the set of entries answered "yes"
+The F1 of an answer is replaced by a ratio of expectations. With marginals ``pi`` and ``n`` entries answered "yes"
 
-.. math:: F_\\beta = \\frac{(1 + \\beta^2) \\sum_{\\text{yes}} \\pi}{\\#\\text{yes} + \\beta^2 \\sum \\pi}
+.. math:: F_\\beta = \\frac{(1 + \\beta^2) \\sum_{\\text{yes}} \\pi}{n + \\beta^2 \\sum \\pi}
 
 and the best set of any size holds the highest marginals: those above ``F / (1 + beta^2)``, F being the best value.
 """
@@ -68,7 +68,7 @@ def expected_f1_cut(
 ) -> Tensor:
     r"""The cut, or the cuts, above which labels maximise the expected F1 of many rows, from their log-odds alone.
 
-    .. math:: c^* = \mathrm{logit}\Big(\frac{F^*}{1 + \beta^2}\Big), \qquad
+    .. math:: c^* = \mathrm{logit}\left(\frac{F^*}{1 + \beta^2}\right), \qquad
               F^* = \max_c \frac{(1 + \beta^2) \sum_{u > c} \pi}{\#\{u > c\} + \beta^2 \sum \pi}, \qquad
               \pi = \mathrm{sigmoid}(u)
 

@@ -1,0 +1,101 @@
+"""How Sphinx builds the site: `make docs`."""
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+
+import rsoftmax
+
+ROOT = Path(__file__).parents[1]
+
+project = "rsoftmax"
+author = "the rsoftmax developers"
+version = release = rsoftmax.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["examples/*.ipynb", "examples/GALLERY_HEADER.rst"]
+nitpicky = False  # types of torch and scikit-learn have no page here
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+add_module_names = False
+autodoc_default_options = {
+    "exclude-members": "set_fit_request, set_partial_fit_request, set_score_request, set_predict_request",
+}
+toc_object_entries_show_parents = "hide"
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(ROOT / "examples"),
+    "gallery_dirs": "examples",
+    "filename_pattern": r"/\d\d_",
+    "abort_on_example_error": True,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "download_all_examples": False,
+    "show_signature": False,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "rsoftmax"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "navbar_align": "left",
+    "header_links_before_dropdown": 7,
+    "show_prev_next": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_sidebars = {"index": []}
+html_show_sourcelink = False
+copyright = author
+
+
+def mathml(tex: str, as_block: bool) -> str:
+    """An equation as MathML, which browsers draw without a script."""
+    drawn: str = tex2mathml(tex, as_block=as_block)
+    return drawn
+
+
+def inline(self: Any, node: nodes.math) -> None:
+    self.body.append(mathml(node.astext(), as_block=False))
+    raise nodes.SkipNode
+
+
+def block(self: Any, node: nodes.math_block) -> None:
+    self.body.append(f'<div class="equation">{mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+# Files of the repository that are pages of the site as well, by the way that other pages name them.
+PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md", "../results/report/report.md": "report.md"}
+
+
+def pages_outside(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Links to files outside docs/ lead to their pages."""
+    for path, page in PAGES.items():
+        source[0] = source[0].replace(f"]({path})", f"]({page})")
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.connect("source-read", pages_outside)
+
+
+html_math_renderer = "mathml"
