@@ -56,7 +56,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": [],
