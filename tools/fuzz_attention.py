@@ -13,8 +13,8 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import Mapping, sparse_attention, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS, blocks, passes
+from rsoftmax import Mapping, kernels, sparse_attention, use_kernels
+from rsoftmax.attention import ROW_MAPPINGS, blocks
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -50,7 +50,7 @@ def _check_kernel(draw: Draw) -> None:
     large = draw.chance(0.3)
     case = _drawn(draw, torch.float32, *((40, 300, 70) if large else (9, 40, 20)))
     seed, found = draw.integer(0, 1 << 30), []
-    for kernel in (passes.attention_kernel, lambda: None):
+    for kernel in (kernels.attention_kernel, lambda: None):
         with _kernel(kernel), _state(draw.integer(1, 3), "native"):
             torch.manual_seed(seed)
             o = case.call()
@@ -64,16 +64,16 @@ def _check_kernel(draw: Draw) -> None:
 def _check_equations(draw: Draw) -> None:
     """One call, backward in another state of the process than forward."""
     case, seed = _drawn(draw, draw.one_of(torch.float64, torch.float64, *FLOATS), 9, 12, 6), draw.integer(0, 1 << 30)
-    kernels = draw.one_of("native", "reference")
+    rows = draw.one_of("native", "reference")
     with _blocks_of(draw.one_of(1, 10, 50, 1 << 18)):
-        with _state(draw.integer(1, 3), kernels):
+        with _state(draw.integer(1, 3), rows):
             noise = _noise(case, seed)
             torch.manual_seed(seed)
             o = case.call()
         g = draw.normal(*o.shape)
         with _state(draw.integer(1, 3), draw.one_of("native", "reference")):
             found = torch.autograd.grad(o, case.leaves, g.to(o.dtype))
-    with use_kernels(kernels):
+    with use_kernels(rows):
         expected, p = _whole(case, noise)
         gradients = torch.autograd.grad(expected, case.leaves, g)
         _, weights = case.call(return_weights=True)
@@ -166,19 +166,19 @@ def _blocks_of(scores: int) -> Iterator[None]:
 
 @contextmanager
 def _kernel(kernel: Callable[[], Any]) -> Iterator[None]:
-    before, passes.attention_kernel = passes.attention_kernel, kernel
+    before, kernels.attention_kernel = kernels.attention_kernel, kernel
     try:
         yield
     finally:
-        passes.attention_kernel = before
+        kernels.attention_kernel = before
 
 
 @contextmanager
-def _state(threads: int, kernels: str) -> Iterator[None]:
+def _state(threads: int, name: str) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with use_kernels(kernels):
+        with use_kernels(name):
             yield
     finally:
         torch.set_num_threads(before)

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rsoftmax import kernels
 from rsoftmax.attention import blocks
 from rsoftmax.attention.equations import Call, gradients_by_definition
 from rsoftmax.attention.inputs import Inputs
-from rsoftmax.kernels import Operands, Options, attention_kernel, chosen, use_kernels
+from rsoftmax.kernels import Operands, Options, chosen, use_kernels
 from rsoftmax.tensors import ordinary, savable, without_autocast
 
 
@@ -22,7 +23,7 @@ class How(NamedTuple):
 
 def how_for(call: Call, x: Inputs) -> How:
     """How the process computes such a call now."""
-    kernel = attention_kernel()
+    kernel = kernels.attention_kernel()
     if kernel is not None and not kernel.takes(call.mapping.name, _operands(call, x)):
         kernel = None
     return How(kernel, blocks.size_for(x), chosen())

@@ -105,7 +105,7 @@ private:
             states[i] = call.states[place.number(call)];
             on += count_on<Op>(s + i * s_room, n, place.value(call), states[i]), all += n;
         }
-        bool is_dense = on > dense_share * all;
+        bool is_dense = on > dense_backward * all;
         long used = 0;
         for (long i = 0; i < b.rows; i++) {                           // lists are whole vectors: no two share one
             lists.start[i] = is_dense ? i * s_room : used;

@@ -80,7 +80,7 @@ private:
             states[i] = state_of<Op>(s + i * s_room, n, place.value(call), guess, scratch);
             on += count_on<Op>(s + i * s_room, n, place.value(call), states[i]), all += n;
         }
-        v.at && on > dense_share * all ? dense(b, states, v) : sparse(b, states, v);
+        v.at && on > dense_forward * all ? dense(b, states, v) : sparse(b, states, v);
         for (long i = 0; i < b.rows; i++) {
             Place place = b.place(i);
             float* to = call.o + place.of(call.o_at);

@@ -7,7 +7,7 @@ namespace {
 
 // Rows of one head of attention look alike: in units of its spread, a row's quantile is near that of the row before.
 struct Guess {
-    static constexpr long shortest = 128;                             // rows worth a guess
+    static constexpr long shortest = 64;                              // rows worth a guess
     float z = 0, error = 1;                                           // where it was, and how far off guesses were
     bool known = false;
 
@@ -15,8 +15,8 @@ struct Guess {
     Two<float> ranks(const float* y, long n, long j, float next, float* to, float* other) {
         if (n < shortest) return select<float>(y, n, j, next, to, other);
         V<float> sum{}, squares{};
-        long count = 0;
-        for (long i = 0; i + lanes<float> <= n; i += 4 * lanes<float>, count += lanes<float>) {
+        long count = 0, step = n < 1024 ? lanes<float> : 4 * lanes<float>;      // of a long row, a quarter will do
+        for (long i = 0; i + lanes<float> <= n; i += step, count += lanes<float>) {
             V<float> v = at(y + i);
             sum += v, squares += v * v;
         }
