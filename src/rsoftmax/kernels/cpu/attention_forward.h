@@ -80,7 +80,8 @@ private:
             states[i] = state_of<Op>(s + i * s_room, n, place.value(call), guess, scratch);
             on += count_on<Op>(s + i * s_room, n, place.value(call), states[i]), all += n;
         }
-        v.at && on > dense_forward * all ? dense(b, states, v) : sparse(b, states, v);
+        bool is_dense = v.at && b.rows >= tall && on > dense_forward * all;     // fewer rows do not fill a tile
+        is_dense ? dense(b, states, v) : sparse(b, states, v);
         for (long i = 0; i < b.rows; i++) {
             Place place = b.place(i);
             float* to = call.o + place.of(call.o_at);
