@@ -28,7 +28,7 @@ setup(
     ext_modules=[
         Extension(
             f"rsoftmax.kernels.cpu._rows_{level}",
-            [str(HOME / "rows.cpp")],
+            [str(HOME / "rows.cpp"), str(HOME / "attention.cpp")],
             depends=sorted(map(str, HOME.glob("*.h"))),  # which also brings them into the source distribution
             define_macros=[("LEVEL", level)],
             extra_compile_args=[*COMMON, *flags],

@@ -16,8 +16,9 @@ from torch.func import grad, vmap
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rsoftmax import MAPPINGS, Mapping, attention, sparse_attention, use_kernels
+from rsoftmax import MAPPINGS, Mapping, sparse_attention, use_kernels
 from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.attention import blocks as attention_blocks
 
 every_mapping = pytest.mark.parametrize("mapping", ROW_MAPPINGS.values(), ids=ROW_MAPPINGS)
 RATE = 0.37  # no share of a short row, so gradients have no kink there
@@ -49,9 +50,9 @@ def one_at_a_time(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor, bias: Tenso
     return torch.stack(rows).reshape(*q.shape[:3], -1)
 
 
-@pytest.fixture(params=[attention.BLOCK, 50, 1], ids=["one block", "blocks", "rows"])
+@pytest.fixture(params=[attention_blocks.BLOCK, 50, 1], ids=["one block", "blocks", "rows"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "BLOCK", request.param)
+    monkeypatch.setattr(attention_blocks, "BLOCK", request.param)
 
 
 @pytest.fixture(params=["mask", "bias", "causal", "padding", "both", "none"])
@@ -245,7 +246,7 @@ def test_the_whole_matrix_is_never_held(mapping: Mapping) -> None:
     with Largest() as largest:  # type: ignore[no-untyped-call]
         o = sparse_attention(*inputs, mapping.name, mask=keep, **given(mapping))
         o.sum().backward()
-    assert largest.elements <= attention.BLOCK < 2 * 2 * 700 * 700 / 5
+    assert largest.elements <= attention_blocks.BLOCK < 2 * 2 * 700 * 700 / 5
 
 
 @pytest.fixture
@@ -399,7 +400,7 @@ def test_the_state_of_the_process_in_backward_is_that_of_forward(
     state: str, twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores with many ties: reference and native kernels pass the gradient of these on to different entries."""
-    monkeypatch.setattr(attention, "BLOCK", 50)
+    monkeypatch.setattr(attention_blocks, "BLOCK", 50)
     forward, other = STATES[state]
     q, k, v = (x.detach().round().float().requires_grad_() for x in qkv(rows=5))
     r = torch.full((4,), 0.5, requires_grad=True)

@@ -22,10 +22,9 @@ BREAK = {
         losses._margin = lambda y: 0.9 / y.sum(-1, keepdim=True).clamp(min=1)
     """,
     "attention": """
-        import torch, dataclasses, rsoftmax.attention as attention
-        blocks = attention._blocks  # of a size that follows the number of threads at the time
-        now = lambda call: dataclasses.replace(call, block=attention.BLOCK * torch.get_num_threads())
-        attention._blocks = lambda call, x: blocks(now(call), x)
+        import rsoftmax.kernels.cpu.attention as kernel
+        backward = kernel.backward
+        kernel.backward = lambda *a, **k: (lambda dq, *others: (dq * 1.01, *others))(*backward(*a, **k))
     """,
     "multilabel": """
         import rsoftmax.multilabel.decoding as decoding

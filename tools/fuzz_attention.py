@@ -1,7 +1,10 @@
-"""sparse_attention with all its options, output and gradients, against the equations on the whole matrix."""
+"""sparse_attention with all its options, output and gradients, against the equations on the whole matrix.
+
+The kernel that computes all of it is held against the blocks that are computed with torch's products.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -10,8 +13,8 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import Mapping, attention, sparse_attention, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax import Mapping, kernels, sparse_attention, use_kernels
+from rsoftmax.attention import ROW_MAPPINGS, blocks
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -37,18 +40,40 @@ class Case(NamedTuple):
 
 
 def check(draw: Draw) -> None:
+    """A small case against the equations, and one of any size: the kernel against the blocks."""
+    _check_equations(draw)
+    _check_kernel(draw)
+
+
+def _check_kernel(draw: Draw) -> None:
+    """The kernel of attention and the blocks with native rows: the same zeros, and numbers up to rounding."""
+    large = draw.chance(0.3)
+    case = _drawn(draw, torch.float32, *((40, 300, 70) if large else (9, 40, 20)))
+    seed, found = draw.integer(0, 1 << 30), []
+    for kernel in (kernels.attention_kernel, lambda: None):
+        with _kernel(kernel), _state(draw.integer(1, 3), "native"):
+            torch.manual_seed(seed)
+            o = case.call()
+            g = torch.randn(o.shape, generator=torch.Generator().manual_seed(seed))
+            found.append((o, *torch.autograd.grad(o, case.leaves, g)))
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert_close(mine.double(), theirs.double(), rtol=1e-3, atol=_room(1e-3, theirs))
+
+
+def _check_equations(draw: Draw) -> None:
     """One call, backward in another state of the process than forward."""
-    case, seed = _drawn(draw), draw.integer(0, 1 << 30)
-    kernels = draw.one_of("native", "reference")
+    case, seed = _drawn(draw, draw.one_of(torch.float64, torch.float64, *FLOATS), 9, 12, 6), draw.integer(0, 1 << 30)
+    rows = draw.one_of("native", "reference")
     with _blocks_of(draw.one_of(1, 10, 50, 1 << 18)):
-        with _state(draw.integer(1, 3), kernels):
+        with _state(draw.integer(1, 3), rows):
             noise = _noise(case, seed)
             torch.manual_seed(seed)
             o = case.call()
         g = draw.normal(*o.shape)
         with _state(draw.integer(1, 3), draw.one_of("native", "reference")):
             found = torch.autograd.grad(o, case.leaves, g.to(o.dtype))
-    with use_kernels(kernels):
+    with use_kernels(rows):
         expected, p = _whole(case, noise)
         gradients = torch.autograd.grad(expected, case.leaves, g)
         _, weights = case.call(return_weights=True)
@@ -63,13 +88,13 @@ def check(draw: Draw) -> None:
     _check_meta(case, o, found)
 
 
-def _drawn(draw: Draw) -> Case:
-    mapping, dtype = draw.one_of(*ROW_MAPPINGS.values()), draw.one_of(torch.float64, torch.float64, *FLOATS)
+def _drawn(draw: Draw, dtype: torch.dtype, most_rows: int, most_keys: int, most_features: int) -> Case:
+    mapping = draw.one_of(*ROW_MAPPINGS.values())
     lead = tuple(draw.integer(1, 3) for _ in range(draw.integer(0, 2)))
-    heads, shared, rows, length = draw.integer(1, 3), draw.integer(1, 3), draw.integer(1, 9), draw.integer(1, 12)
-    width, full = draw.integer(1, 6), (*lead, heads * shared, rows, length)
+    heads, shared, rows, length = (draw.integer(1, most) for most in (3, 3, most_rows, most_keys))
+    width, full = draw.integer(1, most_features), (*lead, heads * shared, rows, length)
     q = draw.normal(*lead, heads * shared, rows, width)
-    k, v = draw.normal(*lead, heads, length, width), draw.normal(*lead, heads, length, draw.integer(1, 5))
+    k, v = draw.normal(*lead, heads, length, width), draw.normal(*lead, heads, length, draw.integer(1, most_features))
     q, k, v = (x.to(dtype).requires_grad_() for x in (q, k, v))
     options: dict[str, Any] = {"is_causal": draw.chance(0.3), "dropout_p": draw.one_of(0.0, 0.0, 0.3, 0.9)}
     if draw.chance(0.3):
@@ -132,19 +157,28 @@ def _noise(case: Case, seed: int) -> Tensor:
 
 @contextmanager
 def _blocks_of(scores: int) -> Iterator[None]:
-    before, attention.BLOCK = attention.BLOCK, scores
+    before, blocks.BLOCK = blocks.BLOCK, scores
     try:
         yield
     finally:
-        attention.BLOCK = before
+        blocks.BLOCK = before
 
 
 @contextmanager
-def _state(threads: int, kernels: str) -> Iterator[None]:
+def _kernel(kernel: Callable[[], Any]) -> Iterator[None]:
+    before, kernels.attention_kernel = kernels.attention_kernel, kernel
+    try:
+        yield
+    finally:
+        kernels.attention_kernel = before
+
+
+@contextmanager
+def _state(threads: int, name: str) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with use_kernels(kernels):
+        with use_kernels(name):
             yield
     finally:
         torch.set_num_threads(before)

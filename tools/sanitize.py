@@ -1,4 +1,7 @@
-"""Builds the kernels with AddressSanitizer and UBSan into a folder of its own and runs their tests there."""
+"""Builds the kernels with AddressSanitizer and UBSan into a folder of its own and runs their tests there.
+
+Every instruction set that this CPU has is tested, by the names that torch gives them.
+"""
 
 import os
 import shutil
@@ -6,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).parents[1]
 CHECKS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -15,6 +20,13 @@ def found(library: str) -> str:
     return subprocess.run(
         ["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True
     ).stdout.strip()
+
+
+def levels() -> list[str]:
+    """The values of ATEN_CPU_CAPABILITY that this CPU can run, the simplest first."""
+    every = ["default", "avx2", "avx512"]
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    return every[: every.index(best) + 1] if best in every else every[:1]
 
 
 def main() -> None:
@@ -34,10 +46,15 @@ def main() -> None:
             "LD_PRELOAD": " ".join(map(found, ("libasan.so", "libubsan.so", "libstdc++.so.6"))),
             "ASAN_OPTIONS": "detect_leaks=0",  # Python itself keeps memory until the end
         }
-        tests = ["tests/test_kernels.py", "-p", "no:cacheprovider", "--override-ini=addopts=-q"]
-        chosen = ["-k", "native_equals or adversarial or fuzz or misleads or strided or threads_change or broadcast"]
-        done = subprocess.run([sys.executable, "-m", "pytest", *tests, *chosen], cwd=copy, env=environment)
-        sys.exit(done.returncode)
+        options = ["-p", "no:cacheprovider", "--override-ini=addopts=-q"]
+        rows = "native_equals or adversarial or fuzz or misleads or strided or threads_change or broadcast"
+        for tests in (["tests/test_kernels.py", "-k", rows], ["tests/test_attention_kernel.py"]):
+            for level in levels():
+                print(f"{tests[0]}, ATEN_CPU_CAPABILITY={level}", flush=True)
+                command = [sys.executable, "-m", "pytest", *tests, *options]
+                done = subprocess.run(command, cwd=copy, env={**environment, "ATEN_CPU_CAPABILITY": level})
+                if done.returncode:
+                    sys.exit(done.returncode)
 
 
 if __name__ == "__main__":

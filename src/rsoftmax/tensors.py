@@ -7,7 +7,7 @@ ordinary: everything runs on the reference, and nothing fails.
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -111,6 +111,12 @@ def without_values() -> Iterator[None]:
             yield
     finally:
         log.disabled = before
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[None]:
+    """Within it, autocast changes no dtype; the meta device has no autocast."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def exact(like: Tensor) -> torch.dtype:

@@ -9,12 +9,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rsoftmax.kernels import cpu, triton
+from rsoftmax.kernels.cpu import attention
+from rsoftmax.kernels.operands import Operands as Operands
+from rsoftmax.kernels.operands import Options as Options
 
 __all__ = ["use_kernels"]
 
@@ -67,8 +71,8 @@ REGISTRY: dict[str, Kernel] = {"cpu": cpu, "triton": triton}
 """The compiled kernels by name: the first that takes a tensor runs."""
 
 KERNELS = ("native", "reference")  # all compiled ones, or none
-_CHOICES: dict[str, tuple[Kernel, ...]] = {"native": tuple(REGISTRY.values()), "reference": ()}
-_CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
+CHOICES: dict[str, tuple[Kernel, ...]] = {"native": tuple(REGISTRY.values()), "reference": ()}
+CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
 _choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 
 
@@ -76,8 +80,13 @@ def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
     """The kernel that runs an operation on these tensors; None: the reference does."""
     for kernel in REGISTRY.values():
         if kernel.takes(name, x, value):  # asked first: torch.compile cannot read the choice, and takes nothing
-            return kernel if kernel in _CHOICES[_choice.get()] else None
+            return kernel if kernel in CHOICES[_choice.get()] else None
     return None
+
+
+def attention_kernel() -> ModuleType | None:
+    """The kernel of attention as a whole, ``kernels/cpu/attention.py``; None: it is computed from products and rows."""
+    return attention if cpu.LEVEL and cpu in CHOICES[_choice.get()] else None
 
 
 def kernel_on(device: str) -> Kernel | None:
@@ -92,7 +101,7 @@ def chosen() -> str:
 
 def in_use() -> str:
     """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
-    return f"native ({cpu.LEVEL})" if cpu.LEVEL and cpu in _CHOICES[_choice.get()] else "reference"
+    return f"native ({cpu.LEVEL})" if cpu.LEVEL and cpu in CHOICES[_choice.get()] else "reference"
 
 
 @contextmanager
@@ -106,8 +115,8 @@ def use_kernels(name: str) -> Iterator[None]:
         ValueError: for another name.
         RuntimeError: for kernels that this installation lacks.
     """
-    if name not in _CHOICES:
-        raise ValueError(f"kernels must be one of {', '.join(_CHOICES)}, got {name!r}")
+    if name not in CHOICES:
+        raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {name!r}")
     wanted = REGISTRY["cpu" if name == "native" else name] if name != "reference" else None
     if wanted is not None and not wanted.available():
         raise RuntimeError(wanted.ABSENT)

@@ -32,6 +32,7 @@ METHODS: dict[tuple[str, str], Attention] = {
     (EAGER, ""): eager,
     ("r_softmax", "r=0.15"): partial(sparse_attention, mapping="r_softmax", r=0.15),
     ("r_softmax", "r=0.5"): partial(sparse_attention, mapping="r_softmax", r=0.5),
+    ("r_softmax", "r=0.9"): partial(sparse_attention, mapping="r_softmax", r=0.9),
     ("sparsemax", ""): partial(sparse_attention, mapping="sparsemax"),
     ("t_softmax", "t=2"): partial(sparse_attention, mapping="t_softmax", t=2.0),
 }

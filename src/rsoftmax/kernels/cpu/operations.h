@@ -12,6 +12,7 @@ namespace {
 
 // p = w e^(x - m) / sum.  Op::with_weights calls a function with the weights that the parameter asks for.
 template <class Op> struct Weighted {
+    static constexpr int power = 0;                                   // of a projection
     static constexpr bool keeps_state = true;
     static constexpr bool selects = false;                            // needs a copy of the row, to select from
     static constexpr bool spreads_nan = true;                         // a bad entry reaches all of its row by itself
@@ -65,7 +66,8 @@ template <class Op> struct Weighted {
                     w.find(v, place);
                     store(dx + i, (load(p + i, n - i) + u) * h, n - i);
                 }
-                double slope = w.pass_on(total.get(), x, dx, s, call.detach);
+                auto pass = [dx](long j, double a) { add(dx, j, a); };
+                double slope = w.pass_on(total.get(), x, n, s, call.detach, pass);
                 if (dvalue) *dvalue = slope;
             }
         });
@@ -97,20 +99,23 @@ struct RSoftmax : Weighted<RSoftmax> {
         else if (s.lo == s.m) f(Peak<T>());
         else f(Quantile<T>(s.m, s.lo, s.hi, s.f));
     }
+    // The quantile of n scores, r > 0: select(j) gives the entries of rank j and j + 1 among all, removed ones included.
+    template <class Select> INLINE static void find_quantile(long n, double r, State& s, Select select) {
+        double rank = r * (s.kept - 1), j = std::floor(rank);
+        auto found = select(n - long(s.kept) + long(j));
+        s.lo = found.lo, s.hi = found.hi, s.f = rank - j;
+    }
     // copy: the row, followed by -inf to the end of a vector, and room for two rows more.
     template <class S, class T> static void map(const Row<S>& x, double r, State& s, S* p, T* copy) {
-        if (r > 0) {
-            double rank = r * (s.kept - 1), j = std::floor(rank);
-            long row = padded<T>(x.n) + lanes<T>;
-            Two<T> found = select<T>(copy, x.n, x.n - long(s.kept) + long(j), s.m, copy + row, copy + 2 * row);
-            s.lo = found.lo, s.hi = found.hi, s.f = rank - j;
-        }
+        long n = x.n, row = padded<T>(n) + lanes<T>;
+        if (r > 0) find_quantile(n, r, s, [&](long j) { return select<T>(copy, n, j, T(s.m), copy + row, copy + 2 * row); });
         Weighted::map(x, r, s, p, copy);
     }
 };
 
 // p = ([z - tau]+)^q, z = (x - m) / q, tau such that the row sums to one.
 template <int q> struct Projection {
+    static constexpr int power = q;
     static constexpr bool keeps_state = false;
     static constexpr bool selects = false;
     static constexpr bool spreads_nan = false;

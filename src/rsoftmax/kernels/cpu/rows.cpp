@@ -2,16 +2,17 @@
 //
 // Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
 // in here.  From the bottom up: vectors.h, formats.h, sums.h and exponential.h compute; selection.h, simplex.h and
-// weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out; this file is Python.
+// weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out; this file is Python, with
+// fields.h.  attention.cpp is the other half of the library.
 //
 // Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are smaller than
 // every kept entry, weigh nothing, and only shift ranks.
 
-#define Py_LIMITED_API 0x030B0000
-#include <Python.h>
-#include <array>
-#include <cstddef>
+#include "fields.h"
 
+#include <array>
+
+#include "attention.h"
 #include "threads.h"
 
 namespace {
@@ -29,54 +30,14 @@ template <class... Op> constexpr std::array<Operation, sizeof...(Op)> listed(Lis
 }
 constexpr auto operations = listed(Operations());
 
-struct Field { const char* name; size_t offset; bool is_double; };
-#define FIELD(name) {#name, offsetof(Call, name), std::is_same_v<decltype(Call::name), double>}
 constexpr Field fields[] = {
-    FIELD(op), FIELD(dtype), FIELD(rows), FIELD(n), FIELD(x), FIELD(x_stride), FIELD(mask), FIELD(mask_step),
-    FIELD(mask_rows), FIELD(number), FIELD(values), FIELD(p), FIELD(states), FIELD(g), FIELD(dx), FIELD(dvalues),
-    FIELD(detach), FIELD(threads)};
-static_assert(sizeof(Call) == 8 * std::size(fields), "every field is listed, and takes eight bytes");
+    FIELD(Call, op), FIELD(Call, dtype), FIELD(Call, rows), FIELD(Call, n), FIELD(Call, x), FIELD(Call, x_stride),
+    FIELD(Call, mask), FIELD(Call, mask_step), FIELD(Call, mask_rows), FIELD(Call, number), FIELD(Call, values),
+    FIELD(Call, p), FIELD(Call, states), FIELD(Call, g), FIELD(Call, dx), FIELD(Call, dvalues), FIELD(Call, detach),
+    FIELD(Call, threads)};
+static_assert(bytes_of(fields) == sizeof(Call), "every field is listed");
 
 // --------------------------------------------------------------------------------------------------- the calls
-
-// The fields that the keywords of a call name, in its order.  A line of Python passes the same tuple of names every
-// time, so they are looked up once.
-struct Keywords {
-    PyObject* names = nullptr;
-    const Field* order[std::size(fields)];
-
-    bool read(PyObject* found) {
-        Py_CLEAR(names);
-        for (Py_ssize_t i = 0; i < PyTuple_Size(found); i++) {
-            PyObject* name = PyTuple_GetItem(found, i);
-            auto field = std::find_if(std::begin(fields), std::end(fields), [name](const Field& f) {
-                return PyUnicode_CompareWithASCIIString(name, f.name) == 0;
-            });
-            if (field == std::end(fields)) {
-                PyErr_Format(PyExc_TypeError, "a call has no field %R", name);
-                return false;
-            }
-            order[i] = field;
-        }
-        Py_INCREF(found);
-        names = found;
-        return true;
-    }
-};
-
-bool fill(Call& call, const Keywords& keywords, PyObject* const* args, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        auto place = (char*)&call + keywords.order[i]->offset;
-        if (keywords.order[i]->is_double) {
-            double number = PyFloat_AsDouble(args[i]);
-            memcpy(place, &number, sizeof number);
-        } else {
-            long long number = PyLong_AsLongLong(args[i]);
-            memcpy(place, &number, sizeof number);
-        }
-    }
-    return !PyErr_Occurred();
-}
 
 // What is wrong with a call, if anything.  One with an incoming gradient runs backward.
 const char* problem(const Call& call) {
@@ -90,11 +51,9 @@ const char* problem(const Call& call) {
 }
 
 PyObject* perform(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-    static Keywords keywords;                                         // guarded by Python's lock
-    if (count || !names) return PyErr_Format(PyExc_TypeError, "the fields of a call are named: run(op=..., x=...)");
-    if (names != keywords.names && !keywords.read(names)) return nullptr;
+    static Keywords<std::size(fields)> keywords{fields};
     Call call{};
-    if (!fill(call, keywords, args, PyTuple_Size(names))) return nullptr;
+    if (!keywords.fill(&call, args, count, names)) return nullptr;
     if (auto wrong = problem(call)) return PyErr_Format(PyExc_ValueError, "%s", wrong);
     bool done;
     Py_BEGIN_ALLOW_THREADS
@@ -105,7 +64,8 @@ PyObject* perform(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* 
 }
 
 PyMethodDef methods[] = {
-    {"run", (PyCFunction)(void (*)(void))perform, METH_FASTCALL | METH_KEYWORDS, nullptr}, {}};
+    {"run", (PyCFunction)(void (*)(void))perform, METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL | METH_KEYWORDS, nullptr}, {}};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
 
 // A dictionary from the names of a table to numbers, as an attribute of the module.

@@ -1,13 +1,8 @@
 // The rows of a call, spread over threads.
 #pragma once
 
-#include <dlfcn.h>
-#include <atomic>
-#include <cstdlib>
-#include <thread>
-#include <vector>
-
 #include "operations.h"
+#include "pool.h"
 
 namespace {
 
@@ -46,22 +41,10 @@ template <class Op, class S> void work(Job& job) {
 
 void worker(void* job) { ((Job*)job)->work(*(Job*)job); }
 
-// On torch's own thread pool if this process has one that speaks GNU OpenMP, else on threads of our own.  Says whether
-// there was memory.
+// Says whether there was memory.
 bool run(const Call& call, void (*work)(Job&)) {
-    static auto pool = (void (*)(void (*)(void*), void*, unsigned, unsigned))dlsym(RTLD_DEFAULT, "GOMP_parallel");
     Job job{call, work};
-    long threads = std::min<long>({call.threads, call.rows, 1 + call.rows * call.n / 16384});
-    if (threads <= 1) worker(&job);
-    else if (pool) pool(worker, &job, threads, 0);
-    else {
-        std::vector<std::thread> others;
-        try {
-            for (long i = 1; i < threads; i++) others.emplace_back(worker, &job);
-        } catch (...) {}                                              // fewer then: rows go to whoever asks for them
-        worker(&job);
-        for (auto& t : others) t.join();
-    }
+    on_threads(std::min<long>({call.threads, call.rows, 1 + call.rows * call.n / 16384}), worker, &job);
     return !job.failed;
 }
 

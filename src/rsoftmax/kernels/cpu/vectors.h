@@ -11,7 +11,7 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -64,6 +64,19 @@ template <class A, class F> INLINE auto fold(A v, F f) {
     else return fold(halves(v, std::make_index_sequence<n / 2>(), f), f);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each choice of eight lanes, where to find those that were chosen: eight bytes.
+struct Chosen {
+    uint64_t lanes[256];
+    constexpr Chosen() : lanes() {
+        for (int mask = 0; mask < 256; mask++)
+            for (int k = 0, n = 0; k < 8; k++)
+                if (mask >> k & 1) lanes[mask] |= uint64_t(k) << 8 * n++;
+    }
+};
+constexpr Chosen chosen;
+#endif
+
 // Appends the lanes of v chosen by keep, in order; may write a whole vector.  Returns how many were kept.
 template <class T> INLINE long pack(T* to, V<T> v, I<T> keep) {
 #ifdef __AVX512F__
@@ -77,6 +90,14 @@ template <class T> INLINE long pack(T* to, V<T> v, I<T> keep) {
         return __builtin_popcount(k);
     }
 #else
+#ifdef __AVX2__
+    if constexpr (sizeof(T) == 4) {
+        auto k = _mm256_movemask_ps((__m256)keep);
+        __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(chosen.lanes[k]));
+        put<T>(to, (V<T>)_mm256_permutevar8x32_epi32((__m256i)v, order));
+        return __builtin_popcount(k);
+    }
+#endif
     long n = 0;
     for (int k = 0; k < lanes<T>; k++) to[n] = v[k], n -= keep[k];
     return n;

@@ -20,13 +20,15 @@ template <class S> INLINE void add(S* dx, long i, double a) { store(dx + i, load
 // Softmax: every kept entry weighs the same.
 template <class T> struct Dense {
     static constexpr bool constant = true;
+    INLINE I<T> on(V<T> x, V<T>) const { return x > -inf<T>; }
     INLINE V<T> operator()(V<T>, V<T>) const { return splat<T>(1); }
 };
 
 // The limit of a vanishing span: the maximum alone, shared by ties.
 template <class T> struct Peak {
     static constexpr bool constant = true;
-    INLINE V<T> operator()(V<T>, V<T> d) const { return d == 0 ? splat<T>(1) : V<T>{}; }
+    INLINE I<T> on(V<T>, V<T> d) const { return d == 0; }
+    INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? splat<T>(1) : V<T>{}; }
 };
 
 // [x - m + t]+, t > 0: d + t > 0 exactly where d > -t.
@@ -43,12 +45,15 @@ template <class T> struct Hinge {
     INLINE V<T> term(V<T> u, V<T> d) const { return ((d < 0) & (d > -t)) ? u * (d / -t) : V<T>{}; }
     INLINE void find(V<T> x, I<T> place) { top = x == m ? place : top, tops -= x == m; }
 
-    // The threshold m - t passes its gradient to the maximum, in equal shares where there are several.
-    template <class S> double pass_on(double dt, const Row<S>& x, S* dx, const State&, bool) const {
+    // The threshold m - t passes its gradient to the maximum, in equal shares where there are several; pass(i, a) adds a
+    // to the gradient in entry i.  Returns the gradient in the parameter.
+    template <class X, class Pass> double pass_on(double dt, const X& x, long n, const State&, bool, Pass pass) const {
         long count = fold(tops, plus);
-        if (count == 1) add(dx, fold(top, larger), -dt);
-        else for (long i = 0; i < x.n; i += lanes<T>)
-            store(dx + i, load(dx + i, x.n - i) - (x(i) == m ? splat(T(dt / count)) : V<T>{}), x.n - i);
+        if (count == 1) pass(fold(top, larger), -dt);
+        else for (long i = 0; i < n; i += lanes<T>) {
+            I<T> is_top = x(i) == m;
+            for (long k = 0; k < std::min(n - i, lanes<T>); k++) if (is_top[k]) pass(i + k, -dt / count);
+        }
         return dt;
     }
 };
@@ -67,10 +72,10 @@ template <class T> struct Quantile {
     INLINE V<T> term(V<T> u, V<T>) const { return u; }                // -dL/dtheta = sum u h
     INLINE void find(V<T> x, I<T> place) { lower = x == lo ? place : lower, upper = x == hi ? place : upper; }
 
-    template <class S> double pass_on(double a, const Row<S>&, S* dx, const State& s, bool detach) const {
+    template <class X, class Pass> double pass_on(double a, const X&, long, const State& s, bool detach, Pass pass) const {
         if (detach) return 0;
-        add(dx, fold(lower, larger), -a * (1 - s.f));
-        add(dx, fold(upper, larger), -a * s.f);
+        pass(fold(lower, larger), -a * (1 - s.f));
+        pass(fold(upper, larger), -a * s.f);
         return -a * (s.kept - 1) * (s.hi - s.lo);
     }
 };

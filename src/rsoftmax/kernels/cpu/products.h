@@ -1,0 +1,105 @@
+// Matrix products of small blocks, in registers.
+#pragma once
+
+#include "formats.h"
+
+namespace {
+
+constexpr long wide = 2 * lanes<float>;                               // columns of a tile
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int tall = 12;                                              // its rows: 24 of 32 registers hold sums
+#else
+constexpr int tall = 6;                                               // 12 of 16
+#endif
+
+INLINE long widened(long n) { return (n + wide - 1) / wide * wide; }
+
+// A matrix of which entry (i, j) is at[i * row + j * step].
+struct Matrix { const float* at; long row, step; };
+
+// c (M x wide) = a (M x depth) b (depth x wide), or c + a b; b and c have rows in one piece.  Every sum runs over the
+// depth in order, so a number does not depend on which tile computes it.
+template <int M, bool add> INLINE void tile(Matrix a, const float* b, long b_row, long depth, float* c, long c_row) {
+    V<float> sum[M][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 2; k++) sum[i][k] = add ? at(c + i * c_row + k * lanes<float>) : V<float>{};
+    for (long d = 0; d < depth; d++) {
+        V<float> b0 = at(b + d * b_row), b1 = at(b + d * b_row + lanes<float>);
+#pragma GCC unroll 16
+        for (int i = 0; i < M; i++) {
+            float f = a.at[i * a.row + d * a.step];
+            sum[i][0] += f * b0, sum[i][1] += f * b1;
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < 2; k++) put(c + i * c_row + k * lanes<float>, sum[i][k]);
+}
+
+template <int M, bool add> __attribute__((noinline)) void tiles(
+    Matrix& a, const float* b, long b_row, long depth, float*& c, long c_row, long& rows) {
+    for (; rows >= M; rows -= M, a.at += M * a.row, c += M * c_row) tile<M, add>(a, b, b_row, depth, c, c_row);
+}
+
+// The same for any number of rows.
+template <bool add> void strip(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows) {
+    tiles<tall, add>(a, b, b_row, depth, c, c_row, rows);
+    tiles<4, add>(a, b, b_row, depth, c, c_row, rows);
+    tiles<1, add>(a, b, b_row, depth, c, c_row, rows);
+}
+
+// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of wide.
+template <bool add>
+void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
+    for (long j = 0; j < columns; j += wide) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
+}
+
+// ------------------------------------------------------------------------------------------- matrices turned round
+
+template <class A, size_t... k> INLINE A interleaved(A a, A b, long upper, std::index_sequence<k...>) {
+    constexpr int n = sizeof...(k);
+    return upper ? __builtin_shufflevector(a, b, (n / 2 + k / 2 + (k % 2) * n)...)
+                 : __builtin_shufflevector(a, b, (k / 2 + (k % 2) * n)...);
+}
+
+// A square of vectors, rows to columns: as many perfect shuffles as the number of lanes has bits.
+INLINE void transpose(V<float>* r) {
+    constexpr long n = lanes<float>;
+    constexpr auto all = std::make_index_sequence<n>();
+#pragma GCC unroll 4
+    for (long step = 1; step < n; step *= 2) {
+        V<float> t[n];
+#pragma GCC unroll 16
+        for (long i = 0; i < n; i++) t[i] = interleaved(r[i / 2], r[i / 2 + n / 2], i % 2, all);
+#pragma GCC unroll 16
+        for (long i = 0; i < n; i++) r[i] = t[i];
+    }
+}
+
+// A panel: up to `wide` rows of x, turned into columns; columns without a row are zero.
+template <class S> void make_panel(const S* x, long x_row, long rows, long width, float* to) {
+    constexpr long n = lanes<float>;
+    for (long side = 0; side < wide; side += n)
+        for (long d = 0; d < width; d += n) {
+            V<float> r[n];
+#pragma GCC unroll 16
+            for (long i = 0; i < n; i++) r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : V<float>{};
+            transpose(r);
+            if (width - d >= n) {
+#pragma GCC unroll 16
+                for (long i = 0; i < n; i++) put(to + (d + i) * wide + side, r[i]);
+            } else for (long i = 0; i < width - d; i++) put(to + (d + i) * wide + side, r[i]);
+        }
+}
+
+// Rows times a factor, as float32, each filled up with zeros to `room` entries, a multiple of lanes.
+template <class S> void copy_rows(const S* x, long x_row, long rows, long width, float* to, long room, float factor = 1) {
+    for (long i = 0; i < rows; i++)
+        for (long d = 0; d < room; d += lanes<float>) {
+            V<float> v = d < width ? load(x + i * x_row + d, width - d) * factor : V<float>{};
+            put(to + i * room + d, v);
+        }
+}
+
+}  // namespace

@@ -1,0 +1,252 @@
+"""The native kernel of attention: against the blocks, and what no option and no state of the process may change."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from rsoftmax import MAPPINGS, kernels, sparse_attention
+from rsoftmax.attention import passes
+from rsoftmax.kernels import cpu
+
+pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
+NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
+EXAMPLES: dict[str, dict[str, Any]] = {"t_softmax": {"t": 2.0}, "r_softmax": {"r": 0.7}}
+every_mapping = pytest.mark.parametrize("mapping", NATIVE)
+SIZES = [  # batch, heads, shared, queries, keys, width, width of values
+    (2, 2, 1, 50, 70, 64, 64),
+    (1, 1, 3, 30, 130, 33, 5),
+    (2, 1, 2, 1, 300, 80, 24),
+    (1, 2, 1, 26, 17, 8, 40),
+    (1, 1, 1, 1, 1, 1, 1),
+]
+
+
+@pytest.fixture(autouse=True)
+def the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Every test here has at least one call that the kernel took."""
+    taken: list[bool] = []
+    how_for = passes.how_for
+
+    def watched(call: Any, x: Any) -> passes.How:
+        how = how_for(call, x)
+        taken.append(how.kernel is not None)
+        return how
+
+    monkeypatch.setattr(passes, "how_for", watched)
+    yield taken
+    assert any(taken)
+
+
+@contextmanager
+def without_kernel() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "attention_kernel", lambda: None)
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def qkv(size: tuple[int, ...] = SIZES[0], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    batch, heads, shared, queries, keys, width, values = size
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((heads * shared, queries, width), (heads, keys, width), (heads, keys, values))
+    return [torch.randn(batch, *shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def whole_numbers(*shape: int) -> Tensor:
+    """Scores of these are exact in float32, and often tied."""
+    return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(sum(shape))).float()
+
+
+def results(leaves: list[Tensor], *arguments: Any, **options: Any) -> list[Tensor]:
+    torch.manual_seed(3)
+    o = sparse_attention(*arguments, **options)
+    g = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype)
+    return [o.detach(), *torch.autograd.grad(o, leaves, g)]
+
+
+def assert_same_as_blocks(leaves: list[Tensor], *arguments: Any, **options: Any) -> None:
+    mine = results(leaves, *arguments, **options)
+    with without_kernel():
+        theirs = results(leaves, *arguments, **options)
+    tolerance = 2e-5 if mine[0].dtype == torch.float32 else 2e-2
+    for found, expected in zip(mine, theirs, strict=True):
+        assert found.dtype == expected.dtype
+        assert_close(found, expected, rtol=tolerance, atol=tolerance * float(1 + expected.abs().max()))
+
+
+def masks(size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    batch, heads, shared, queries, keys, *_ = size
+    generator = torch.Generator().manual_seed(2)
+    keep = torch.rand(batch, heads * shared, queries, keys, generator=generator) < 0.7
+    bias = torch.randn(heads * shared, queries, keys, generator=generator)
+    return {
+        "none": {},
+        "causal": {"is_causal": True},
+        "mask": {"mask": keep},
+        "strided mask": {"mask": keep.mT.contiguous().mT},
+        "padding": {"mask": (torch.arange(keys) < max(1, keys // 2))[None, None, None], "is_causal": True},
+        "bias": {"mask": bias.masked_fill(~keep[0], -math.inf)},
+        "bias for all queries": {"mask": bias[:1, :1]},
+        "bias for all keys": {"mask": bias[..., :1]},
+        "bias and dropout": {"mask": bias, "dropout_p": 0.3},
+        "dropout": {"dropout_p": 0.1},
+        "all dropped": {"dropout_p": 1.0},
+    }
+
+
+@every_mapping
+@pytest.mark.parametrize("masking", masks(SIZES[0]))
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_numbers_and_gradients_are_those_of_the_blocks(size: tuple[int, ...], masking: str, mapping: str) -> None:
+    leaves, options = qkv(size), masks(size)[masking]
+    if (mask := options.get("mask")) is not None and mask.is_floating_point():
+        leaves.append(mask.requires_grad_())
+    assert_same_as_blocks(leaves, *leaves[:3], mapping, **options, **EXAMPLES.get(mapping, {}))
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1, 1), (2, 1, 1, 1), (2, 2, 50, 1), (1, 50, 1), ()], ids=str)
+@pytest.mark.parametrize(("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t")])
+def test_a_parameter_of_any_shape_has_the_gradient_of_the_blocks(
+    mapping: str, letter: str, shape: tuple[int, ...]
+) -> None:
+    value = (0.05 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))).requires_grad_()
+    leaves = [*qkv(), value]
+    assert_same_as_blocks(leaves, *leaves[:3], mapping, **{letter: value})
+
+
+@every_mapping
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_half_precision(size: tuple[int, ...], dtype: torch.dtype, mapping: str) -> None:
+    leaves = qkv(size, dtype)
+    assert_same_as_blocks(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+
+
+@pytest.mark.parametrize("r", [0.0, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("keys", [1, 2, 7, 33, 200])
+@every_mapping
+def test_zeros_are_those_of_the_mapping_on_the_same_scores(mapping: str, keys: int, r: float) -> None:
+    """Values that are unit vectors show the weights; scores of whole numbers are exact, and full of ties."""
+    q, k = whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, keys, 6)
+    given = {"r": r} if mapping == "r_softmax" else {"t": 4 * r + 0.5} if mapping == "t_softmax" else {}
+    p = sparse_attention(q, k, torch.eye(keys).expand(1, 2, -1, -1), mapping, scale=0.25, **given)  # type: ignore[call-overload]
+    expected = MAPPINGS[mapping].function(0.25 * q @ k.mT, **given)
+    assert torch.equal(p == 0, expected == 0)
+    assert_close(p, expected, rtol=1e-5, atol=1e-6)
+
+
+@every_mapping
+def test_gradients_with_ties_are_those_of_the_blocks(mapping: str) -> None:
+    leaves = [x.requires_grad_() for x in (whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, 30, 6))]
+    leaves.append(torch.randn(1, 2, 30, 8, requires_grad=True))
+    assert_same_as_blocks(leaves, *leaves, mapping, scale=0.25, **EXAMPLES.get(mapping, {}))
+
+
+@every_mapping
+def test_a_bad_query_spoils_its_own_row_and_every_gradient_of_its_head(mapping: str) -> None:
+    leaves = qkv()
+    with torch.no_grad():
+        leaves[0][0, 0, 3, 5] = math.nan
+        leaves[0][0, 0, 7, 5] = math.inf
+    mine = results(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+    with without_kernel():
+        theirs = results(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+    assert mine[0][0, 0, [3, 7]].isnan().all()
+    for found, expected in zip(mine, theirs, strict=True):
+        assert torch.equal(found.isnan(), expected.isnan())
+
+
+@every_mapping
+def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: str) -> None:
+    leaves = q, k, v = qkv()
+    keep = torch.rand(50, 70) < 0.8
+    keep[3], keep[40] = False, False
+    o = sparse_attention(q, k, v, mapping, mask=keep, **EXAMPLES.get(mapping, {}))
+    assert o[..., [3, 40], :].count_nonzero() == 0
+    blind = torch.autograd.grad(o[..., [3, 40], :].sum(), leaves, retain_graph=True)
+    assert all(found.count_nonzero() == 0 for found in blind)
+    assert all(found.isfinite().all() for found in torch.autograd.grad(o.sum(), leaves))
+
+
+@every_mapping
+def test_padding_changes_nothing(mapping: str) -> None:
+    q, k, v = (x.detach() for x in qkv())
+    alone = sparse_attention(q, k, v, mapping, **EXAMPLES.get(mapping, {}))
+    k, v = (torch.cat([x, torch.full_like(x[..., :9, :], 1e6)], -2) for x in (k, v))
+    padded = sparse_attention(q, k, v, mapping, mask=torch.arange(79) < 70, **EXAMPLES.get(mapping, {}))
+    assert_close(padded, alone, rtol=1e-6, atol=1e-6)
+
+
+@every_mapping
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3}], ids=str)
+def test_the_number_of_threads_changes_no_bit(mapping: str, options: dict[str, Any]) -> None:
+    leaves = qkv((3, 2, 2, 260, 70, 16, 16))
+    bias = torch.randn(1, 4, 260, 70, requires_grad=True)
+    found = []
+    for count in (1, 2, 4, 4):
+        with threads(count):
+            found.append(results([*leaves, bias], *leaves, mapping, mask=bias, **options, **EXAMPLES.get(mapping, {})))
+    for others in found[1:]:
+        assert all(torch.equal(mine, first) for mine, first in zip(others, found[0], strict=True))
+
+
+@pytest.mark.parametrize("way", [{"mapping": "softmax"}, {"r": 0.0}, {"mapping": "t_softmax", "t": math.inf}], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_softmax_is_torch_attention(way: dict[str, Any], is_causal: bool) -> None:
+    inputs = q, k, v = qkv((2, 3, 1, 70, 70, 64, 64))
+    ours = sparse_attention(q, k, v, is_causal=is_causal, **way)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+    g = torch.randn_like(ours)
+    assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
+        assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keys_may_lie_in_memory_as_they_come() -> None:
+    size = (2, 2, 2, 30, 40, 16, 8)
+    for leaves in ([x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in qkv(size)],
+                   [x.detach().mT.contiguous().mT for x in qkv(size)],
+                   [x.detach().repeat_interleave(2, -1)[..., ::2] for x in qkv(size)]):  # fmt: skip
+        assert_same_as_blocks([x.requires_grad_() for x in leaves], *leaves, r=0.6)
+
+
+@pytest.mark.parametrize("length", [65, 128, 700, 5000])
+@pytest.mark.parametrize("r", [0.1, 0.5, 0.9, 0.999])
+def test_a_guess_that_is_wrong_changes_nothing(length: int, r: float) -> None:
+    """Rows whose quantiles jump about, among them constant rows, masked rows and rows of two values."""
+    generator = torch.Generator().manual_seed(length)
+    scores = torch.randn(1, 1, 30, length, generator=generator)
+    scores *= torch.tensor([1e-3, 1.0, 30.0]).repeat(10)[:, None]
+    scores[..., 3, :], scores[..., 11, :] = 1.0, scores[..., 11, :].sign()
+    scores[..., 5, 1:] = -math.inf
+    scores[..., 17, ::2] = -math.inf
+    zero = torch.zeros(1, 1, 30, 1), torch.zeros(1, 1, length, 1)
+    p = sparse_attention(*zero, torch.eye(length)[None, None], r=r, mask=scores)
+    expected = MAPPINGS["r_softmax"].function(scores, r)
+    assert torch.equal(p == 0, expected == 0)
+    assert_close(p, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_what_the_kernel_does_not_take_goes_the_other_way(the_kernel_runs: list[bool]) -> None:
+    q, k, v = (x.detach() for x in qkv())
+    sparse_attention(q, k, v, r=0.5)
+    sparse_attention(q.double(), k.double(), v.double(), r=0.5)
+    sparse_attention(q, k, v, "sparsehourglass")
+    sparse_attention(q[..., :0, :], k, v, r=0.5)
+    assert the_kernel_runs == [True, False, False, False]
