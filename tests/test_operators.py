@@ -9,11 +9,11 @@ import torch._dynamo.testing
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, operators, r_softmax, t_softmax, use_kernels
+from rsoftmax import MAPPINGS, entmax, operators, r_softmax, t_softmax, use_kernels
 from rsoftmax.kernels import cpu
 
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
-VALUES = {"r_softmax": 0.4, "t_softmax": 1.5}
+VALUES = {"r_softmax": 0.4, "t_softmax": 1.5, "entmax": 1.25}
 NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
 PER_ROW = {name: MAPPINGS[name] for name in MAPPINGS if name != "weighted_softmax"}
 
@@ -79,7 +79,7 @@ def test_a_compiled_graph_gives_the_numbers_of_eager_code(name: str, dtype: torc
         assert torch.equal(mine, eager)
 
 
-@pytest.mark.parametrize(("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2)], ids=["r", "t"])
+@pytest.mark.parametrize(("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2), (entmax, 1.3)], ids=["r", "t", "alpha"])
 def test_a_parameter_for_each_row_has_its_gradient(function: Callable[..., Tensor], value: float) -> None:
     x, values = torch.randn(4, 3, 8), torch.full((3, 1), value, dtype=torch.float64)
     compiled = torch.compile(function, fullgraph=True)

@@ -36,6 +36,7 @@ from rsoftmax.tensors import at_least_float32, in_memory
 
 __all__ = [
     "MODULES",
+    "Entmax",
     "Entmax15",
     "MappingModule",
     "RSoftmax",
@@ -271,6 +272,15 @@ class SphericalSoftmax(PlainModule, mapping="spherical_softmax"):
 
 class Entmax15(PlainModule, mapping="entmax15"):
     """:func:`rsoftmax.entmax15` as a module."""
+
+
+class Entmax(ParametricModule, mapping="entmax"):
+    """:func:`rsoftmax.entmax` as a module."""
+
+    alpha = Letter()
+
+    def __init__(self, alpha: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
+        super().__init__(alpha, dim, learnable)
 
 
 def module_of(mapping: Mapping) -> type[PlainModule | ParametricModule]:
