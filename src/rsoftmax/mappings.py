@@ -409,16 +409,16 @@ def entmax(x: Tensor, alpha: float | Tensor, *, dim: int = -1, mask: Tensor | No
         Probabilities, of the shape and dtype of ``x``; zero exactly where :math:`(\alpha - 1) x_i \le \tau`.
 
     Example:
-        >>> entmax(torch.tensor([0.0, 2.0, 2.5, 2.8]), 1.25)
-        tensor([0.0033, 0.1817, 0.3335, 0.4815])
-        >>> entmax(torch.tensor([0.0, 2.0, 2.5, 2.8]), torch.tensor([[1.0], [1.5], [2.0]]))
-        tensor([[0.0265, 0.1959, 0.3229, 0.4547],
+        >>> entmax(torch.tensor([1.0, 2.0, 2.5, 2.8]), 1.25)
+        tensor([0.0218, 0.1618, 0.3322, 0.4842])
+        >>> entmax(torch.tensor([1.0, 2.0, 2.5, 2.8]).expand(3, 4), torch.tensor([[1.0], [1.5], [2.0]]))
+        tensor([[0.0702, 0.1908, 0.3145, 0.4245],
                 [0.0000, 0.1133, 0.3441, 0.5426],
                 [0.0000, 0.0000, 0.3500, 0.6500]])
 
     ``alpha = 1`` is softmax, its limit. An entry ``1 / (alpha - 1)`` below the maximum is always zero. The derivatives in
-    ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: one
-    near the threshold is known to fewer digits there.
+    ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: in
+    a row with an entry at the threshold, a rounding error ``e`` becomes ``e^(1 / (alpha - 1))``.
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019); Correia et al., Adaptively sparse transformers
     (2019), for the gradient in alpha.
