@@ -81,7 +81,9 @@ def test_a_compiled_graph_gives_the_numbers_of_eager_code(name: str, dtype: torc
         assert torch.equal(mine, eager)
 
 
-@pytest.mark.parametrize(("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2), (entmax, 1.3)], ids=["r", "t", "alpha"])
+@pytest.mark.parametrize(
+    ("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2), (entmax, 1.3)], ids=["r", "t", "alpha"]
+)
 def test_a_parameter_for_each_row_has_its_gradient(function: Callable[..., Tensor], value: float) -> None:
     x, values = torch.randn(4, 3, 8), torch.full((3, 1), value, dtype=torch.float64)
     compiled = torch.compile(function, fullgraph=True)
