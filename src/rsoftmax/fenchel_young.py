@@ -3,8 +3,8 @@ r"""Losses for class indices, one for each entmax: Fenchel-Young losses, with th
 .. math:: L(x, y) = H_\alpha(p) + p \cdot x - x_y, \qquad p = \mathrm{entmax}(x, \alpha), \qquad
           H_\alpha(p) = \frac{1 - \sum_i p_i^\alpha}{\alpha (\alpha - 1)}
 
-They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` less the
-one-hot vector of ``y``. With alpha = 1, H is Shannon's entropy and the loss is :func:`torch.nn.functional.cross_entropy`.
+They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` less
+the one-hot vector of ``y``. With alpha = 1, H is Shannon's entropy and the loss is torch's cross-entropy.
 
 ``x`` is [C], [N, C] or [N, C, d1, ...], ``y`` holds class indices, int64, without the dimension C. Where it holds
 ``ignore_index`` there is neither loss nor gradient, and "mean" divides by the number of the others. Half precision is

@@ -1,8 +1,10 @@
 """Losses for multi-label targets: eq. 5 of the paper, and the ones it is compared with.
 
-For class indices there are :func:`sparsemax_loss`, :func:`entmax15_loss` and :func:`entmax_loss`, with the conventions of
-torch's cross-entropy: see :mod:`rsoftmax.fenchel_young`. All others take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over the
-labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
+For class indices there are ``sparsemax_loss``, ``entmax15_loss`` and ``entmax_loss``; see
+:mod:`rsoftmax.fenchel_young`.
+
+All others take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over
+the labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
 distribution; in a row without a positive label it is zero, and so is every term that needs one. A negative label whose
 logit is ``-inf`` is not there. Half precision is computed, and returned, in float32: sums over pairs leave float16's
 range.

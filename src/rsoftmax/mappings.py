@@ -416,8 +416,8 @@ def entmax(x: Tensor, alpha: float | Tensor, *, dim: int = -1, mask: Tensor | No
                 [0.0000, 0.1133, 0.3441, 0.5426],
                 [0.0000, 0.0000, 0.3500, 0.6500]])
 
-    ``alpha = 1`` is softmax, its limit. An entry ``1 / (alpha - 1)`` below the maximum is always zero. The derivatives in
-    ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: in
+    ``alpha = 1`` is softmax, its limit. An entry ``1 / (alpha - 1)`` below the maximum is always zero. The derivatives
+    in ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: in
     a row with an entry at the threshold, a rounding error ``e`` becomes ``e^(1 / (alpha - 1))``.
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019); Correia et al., Adaptively sparse transformers
