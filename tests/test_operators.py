@@ -190,6 +190,7 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "rows", met)
 
 
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # of torch.func.linearize itself
 @pytest.mark.usefixtures("no_operator")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", MAPPINGS)
