@@ -111,7 +111,9 @@ def test_sizes_and_rates_may_change_without_a_new_graph() -> None:
 def test_a_number_that_keeps_changing_compiles_once_more_and_no_further(name: str) -> None:
     parameter = MAPPINGS[name].parameter
     assert parameter is not None
-    x, module = torch.randn(4, 9), MODULES["".join(map(str.capitalize, name.split("_")))](parameter.example)
+    x = torch.randn(4, 9)
+    kind: Any = MODULES["".join(map(str.capitalize, name.split("_")))]
+    module = kind(parameter.example)
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(module, backend=counter, fullgraph=True)
     for value in parameter.domain.constrain(torch.linspace(-1, 1, 6, dtype=torch.float64)).tolist():

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.fenchel_young import Reduction, check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
+from rsoftmax.fenchel_young import Reduction as Reduction
+from rsoftmax.fenchel_young import check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
 from rsoftmax.rows import check_input, checked_value
 from rsoftmax.tensors import at_least_float32, everywhere, shape_of

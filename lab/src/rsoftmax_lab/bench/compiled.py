@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,16 +61,17 @@ def _steps(batch: tuple[int, int], device: str) -> Sequence[tuple[Case, Call]]:
     ]
 
 
-def _step(attention: str, batch: tuple[int, int], device: str, **parameter: float) -> Call:
+def _step(attention: str, batch: tuple[int, int], device: str, **parameter: Any) -> Call:
     """Forward, loss, backward and AdamW of two layers of 128, compiled, on words drawn at random."""
     torch.manual_seed(0)
-    size = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
-    network = BertForSequenceClassification(BertConfig(**size)).to(device)
+    size: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    network: Any = BertForSequenceClassification(BertConfig(**size, intermediate_size=512))
+    network.to(device)
     set_attention(network, attention, **parameter)
     optimizer = torch.optim.AdamW(network.train().parameters(), lr=1e-5)
     words = torch.randint(network.config.vocab_size, batch).to(device)
     labels = torch.randint(2, batch[:1]).to(device)
-    compiled = torch.compile(network)
+    compiled: Any = torch.compile(network)
 
     def step() -> None:
         optimizer.zero_grad()
