@@ -115,7 +115,7 @@ def test_a_number_that_keeps_changing_compiles_once_more_and_no_further(name: st
     kind: Any = MODULES["".join(map(str.capitalize, name.split("_")))]
     module = kind(parameter.example)
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(module, backend=counter, fullgraph=True)
+    compiled: Any = torch.compile(module, backend=counter, fullgraph=True)
     for value in parameter.domain.constrain(torch.linspace(-1, 1, 6, dtype=torch.float64)).tolist():
         module.value = value  # what a schedule does
         assert torch.equal(compiled(x), MAPPINGS[name].function(x, value))
