@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-oldest sanitize fuzz fuzz-numbers fuzz-files readme docs dist dist-check clean
+.PHONY: demo test test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files readme docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -17,6 +17,11 @@ test: .venv/installed-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
+
+# The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.
+test-gpu: .venv/installed-dev
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu: torch {torch.__version__} finds no CUDA or ROCm GPU; run it where there is one, with a build of torch for it")'
+	@$(BIN)/pytest -m gpu
 
 # The tests with the oldest release of every dependency that pyproject.toml allows; torch stays the pinned one.
 test-oldest: .venv.oldest/installed

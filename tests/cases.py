@@ -51,10 +51,13 @@ def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> l
 def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:
     """Anything in the domain: the edges, the table's example, and what lies between."""
     assert mapping.parameter
-    edges = {"r": [0.0, 1.0, 0.25, 0.5], "t": [float("inf"), 1e-30, 1e30], "q": [0.0, 1e4]}.get(
-        mapping.parameter.name, []
-    )
-    low, high = {"r": (0.0, 1.0), "t": (1e-3, 50.0), "q": (0.01, 50.0)}.get(mapping.parameter.name, (-20.0, 0.9))
+    edges, low, high = {
+        "r": ([0.0, 1.0, 0.25, 0.5], 0.0, 1.0),
+        "t": ([float("inf"), 1e-30, 1e30], 1e-3, 50.0),
+        "q": ([0.0, 1e4], 0.01, 50.0),
+        "lam": ([], -20.0, 0.9),
+        "alpha": ([1.0, 1.5, 2.0, 3.0, 4.0], 1.001, 4.0),
+    }[mapping.parameter.name]
     return st.sampled_from([*edges, mapping.parameter.example]) | st.floats(low, high)
 
 

@@ -78,6 +78,15 @@ def entmax15(x: Row) -> Row:
     return p / p.sum()
 
 
+def entmax(x: Row, alpha: float) -> Row:
+    if alpha == 1:
+        return softmax(x)
+    z, power = (alpha - 1) * (x - x.max()), 1 / (alpha - 1)
+    tau = _bisect(lambda tau: (np.maximum(0, z - tau) ** power).sum() - 1, -1, 0)
+    p = np.maximum(0, z - tau) ** power
+    return p / p.sum()
+
+
 def _bisect(excess: Callable[[float], float], low: float, high: float) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
@@ -97,6 +106,7 @@ ORACLES: dict[str, Callable[..., Row]] = {
         sparsehourglass,
         spherical_softmax,
         entmax15,
+        entmax,
     )
 }
 

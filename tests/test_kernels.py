@@ -1,6 +1,6 @@
 """The native kernels against the reference, at every instruction set that this machine has.
 
-Tolerances. Zeros: the same, to the entry (but for entries exactly at the threshold of sparsemax and entmax15).
+Tolerances. Zeros: the same, to the entry (but for entries exactly at the threshold of sparsemax, entmax15, entmax).
 Values: 8 units in the last place, of the value or of the row's largest one
 (a weight near the threshold is a small difference of larger numbers, on both sides). Gradients: the truth is the
 reference in float64; the native error may be four times the reference's own (sixteen times in half precision, where the
@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, r_softmax, use_kernels
+from rsoftmax import MAPPINGS, entmax, r_softmax, use_kernels
 from rsoftmax.kernels import cpu, reference
 
 NATIVE = list(cpu.OPERATIONS)
@@ -83,6 +83,8 @@ def values_of(name: str, rows: int) -> list[object]:
             return [0.0, 0.1, 0.5, 0.9, 1.0, per_row]
         case "t_softmax":
             return [1e-3, 1.0, 5.0, math.inf, 4 * per_row]
+        case "entmax":
+            return [1.0, 1.01, 1.25, 1.5, 1.8, 2.0, 1 + per_row]
     return [None]
 
 
@@ -111,6 +113,36 @@ def test_adversarial_rows_have_the_same_zeros(name: str, row: list[float], level
                     arguments = [] if value is None else [value]
                     results.append(MAPPINGS[name].function(x, *arguments))
             assert_same_values(results[0], results[1], name)
+
+
+@pytest.mark.parametrize("alpha", [2.1, 3.0, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_entmax_above_two_equals_the_reference_as_far_as_it_is_determined(
+    alpha: float, dtype: torch.dtype, level: str
+) -> None:
+    """An entry at the threshold leaves zero with an infinite slope: a rounding error e there is e^(1 / (alpha - 1))."""
+    x = torch.randn(50, 300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with use_kernels("reference"):
+        expected = entmax(x.double(), alpha)
+    p = entmax(x, alpha)
+    error = (p.double() - expected).abs().amax(-1)
+    eps = torch.finfo(dtype).eps
+    assert error.max() <= eps ** (1 / (alpha - 1))
+    assert error.median() <= 16 * eps  # a row without such an entry
+    assert_close(p.sum(-1), torch.ones(50, dtype=dtype))
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
+def test_entmax_at_its_named_values_is_that_mapping(alpha: float, kernels: str) -> None:
+    name = {1.0: "softmax", 1.5: "entmax15", 2.0: "sparsemax"}[alpha]
+    x, mask = torch.randn(20, 33, generator=torch.Generator().manual_seed(0)), torch.arange(33) != 4
+    with use_kernels(kernels):
+        expected = MAPPINGS[name].function(x, mask=mask)
+        assert torch.equal(entmax(x, alpha, mask=mask), expected)
+        for_each_row = entmax(x, torch.full((20, 1), alpha), mask=mask)
+    assert torch.equal(for_each_row == 0, expected == 0)
+    assert_close(for_each_row, expected)
 
 
 ORDERS = {
@@ -204,10 +236,10 @@ def test_rows_may_be_strided_and_written_in_place() -> None:
     assert torch.equal(mine, expected)
 
 
-@pytest.mark.parametrize("name", ["r_softmax", "t_softmax"])
+@pytest.mark.parametrize("name", ["r_softmax", "t_softmax", "entmax"])
 def test_parameters_of_any_layout(name: str) -> None:
     x = torch.randn(6, 10)
-    wide = torch.rand(6, 3, dtype=torch.float64)
+    wide = torch.rand(6, 3, dtype=torch.float64) + (name == "entmax")
     for value in (wide[0, 0], wide[:1, :1], wide[:, 1:2], wide[:, 1:2].float(), wide[:, :1].expand(6, 1)):
         assert_close(MAPPINGS[name].function(x, value), MAPPINGS[name].function(x, value.contiguous().float()))
         with use_kernels("reference"):
@@ -232,7 +264,7 @@ def test_every_nan_is_a_nan(name: str, bits: int, level: str) -> None:
     for dtype, view, pattern in ((torch.float32, torch.int32, bits), (torch.float64, torch.int64, 0x7FF80000000007A2)):
         x = torch.tensor([0.0, 1.0, 0.0], dtype=dtype)
         x.view(view)[2] = pattern
-        value = values_of(name, 1)[1 if name in ("r_softmax", "t_softmax") else 0]
+        value = values_of(name, 1)[min(1, len(values_of(name, 1)) - 1)]
         assert MAPPINGS[name].function(x, *([] if value is None else [value])).isnan().all()
 
 
@@ -316,7 +348,7 @@ def test_a_batch_of_gradients_goes_through_the_reference() -> None:
 
 
 def test_every_operation_has_its_definition_and_its_mapping() -> None:
-    assert {"softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15"} <= set(cpu.OPERATIONS)
+    assert {"softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15", "entmax"} <= set(cpu.OPERATIONS)
     assert set(cpu.OPERATIONS) == set(cpu.STATE)
     assert sorted(cpu.OPERATIONS.values()) == list(range(len(cpu.OPERATIONS)))
     assert set(cpu.DTYPES) == set(DTYPES)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from rsoftmax import losses
+from rsoftmax import fenchel_young, losses
 
 Row = np.ndarray
 
@@ -92,7 +92,7 @@ def loss(name: str, z: Tensor, y: Tensor, **options: Any) -> Tensor:
 
 
 def test_every_loss_is_tested() -> None:
-    assert {*BY_HAND, "label_count_loss"} == set(losses.__all__)
+    assert {*BY_HAND, "label_count_loss", *fenchel_young.__all__} == set(losses.__all__)
 
 
 @every_loss
@@ -242,7 +242,7 @@ def test_a_hundred_thousand_labels_fit_in_a_gigabyte(name: str) -> None:
     """Peak memory of a process of its own, above what importing torch takes; K x K in float32 would be 40 GB a row."""
     program = f"""
 import resource, torch
-from rsoftmax import losses
+from rsoftmax import fenchel_young, losses
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 z = torch.randn(16, 100_000, requires_grad=True)
 y = torch.rand(16, 100_000) < 0.01

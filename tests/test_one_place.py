@@ -214,4 +214,5 @@ def test_every_letter_is_explained_once() -> None:
         "r": "r of r_softmax, in [0, 1]",
         "lam": "lam of sparsegen_lin and sparsegen_exp, < 1 and finite",
         "q": "q of sparsehourglass, >= 0 and finite",
+        "alpha": "alpha of entmax, in [1, 4]",
     }

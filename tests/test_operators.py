@@ -9,13 +9,12 @@ import torch._dynamo.testing
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, operators, r_softmax, t_softmax, use_kernels
+from rsoftmax import MAPPINGS, MODULES, entmax, operators, r_softmax, t_softmax, use_kernels
 from rsoftmax.kernels import cpu
 
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
-VALUES = {"r_softmax": 0.4, "t_softmax": 1.5}
+VALUES = {"r_softmax": 0.4, "t_softmax": 1.5, "entmax": 1.25}
 NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
-PER_ROW = {name: MAPPINGS[name] for name in MAPPINGS if name != "weighted_softmax"}
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +24,10 @@ def forget_what_was_compiled() -> None:
 
 def call(name: str, **options: Any) -> Callable[[Tensor], Tensor]:
     mapping = MAPPINGS[name]
-    given = [] if mapping.parameter is None else [mapping.parameter.example]
+    parameter = mapping.parameter
+    given: list[float | Tensor] = []
+    if parameter is not None:
+        given = [parameter.example if parameter.per_row else torch.linspace(0.5, 1.5, 5, dtype=torch.float64)]
     return lambda x: mapping.function(x, *given, **options)
 
 
@@ -79,7 +81,9 @@ def test_a_compiled_graph_gives_the_numbers_of_eager_code(name: str, dtype: torc
         assert torch.equal(mine, eager)
 
 
-@pytest.mark.parametrize(("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2)], ids=["r", "t"])
+@pytest.mark.parametrize(
+    ("function", "value"), [(r_softmax, 0.3), (t_softmax, 1.2), (entmax, 1.3)], ids=["r", "t", "alpha"]
+)
 def test_a_parameter_for_each_row_has_its_gradient(function: Callable[..., Tensor], value: float) -> None:
     x, values = torch.randn(4, 3, 8), torch.full((3, 1), value, dtype=torch.float64)
     compiled = torch.compile(function, fullgraph=True)
@@ -100,6 +104,32 @@ def test_sizes_and_rates_may_change_without_a_new_graph() -> None:
     for rows, n, rate in ((3, 8, 0.1), (5, 9, 0.5), (7, 20, 0.9)):
         x, r = torch.randn(rows, n), torch.full((rows, 1), rate)
         assert torch.equal(compiled(x, r), r_softmax(x, r))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("name", [name for name in NATIVE if MAPPINGS[name].parameter])
+def test_a_number_that_keeps_changing_compiles_once_more_and_no_further(name: str) -> None:
+    parameter = MAPPINGS[name].parameter
+    assert parameter is not None
+    x = torch.randn(4, 9)
+    kind: Any = MODULES["".join(map(str.capitalize, name.split("_")))]
+    module = kind(parameter.example)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled: Any = torch.compile(module, backend=counter, fullgraph=True)
+    for value in parameter.domain.constrain(torch.linspace(-1, 1, 6, dtype=torch.float64)).tolist():
+        module.value = value  # what a schedule does
+        assert torch.equal(compiled(x), MAPPINGS[name].function(x, value))
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", [name for name in NATIVE if MAPPINGS[name].parameter])
+def test_a_tensor_that_keeps_changing_compiles_once(name: str) -> None:
+    parameter = MAPPINGS[name].parameter
+    assert parameter is not None
+    x, counter = torch.randn(4, 9), torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(MAPPINGS[name].function, backend=counter, fullgraph=True)
+    for value in parameter.domain.constrain(torch.linspace(-1, 1, 6)):
+        assert torch.equal(compiled(x, value), MAPPINGS[name].function(x, value))
     assert counter.frame_count == 1
 
 
@@ -147,6 +177,9 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
     "func.jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
     "func.hessian": lambda f, x: torch.func.hessian(lambda x: f(x).square().sum())(x),
     "func.vmap": lambda f, x: torch.func.vmap(f)(x),
+    "func.linearize": lambda f, x: torch.func.linearize(f, x)[1](torch.ones_like(x).cumsum(-1)),
+    "vmap of jvp": lambda f, x: torch.func.vmap(lambda x: torch.func.jvp(f, (x,), (x.cumsum(-1),)))(x),
+    "grad of jvp": lambda f, x: torch.func.grad(lambda x: torch.func.jvp(f, (x,), (x,))[1].square().sum())(x),
     "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(lambda x: f(x).square().sum()))(x),
 }
 
@@ -159,9 +192,10 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "rows", met)
 
 
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # of torch.func.linearize itself
 @pytest.mark.usefixtures("no_operator")
 @pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("name", PER_ROW)
+@pytest.mark.parametrize("name", MAPPINGS)
 def test_no_transform_meets_the_operator(name: str, transform: str) -> None:
     x, f, apply = torch.randn(2, 5, dtype=torch.float64), call(name), TRANSFORMS[transform]
     expected = apply(f, x)
@@ -169,7 +203,7 @@ def test_no_transform_meets_the_operator(name: str, transform: str) -> None:
     assert_close(apply(f, x), expected)
 
 
-@pytest.mark.parametrize("name", PER_ROW)
+@pytest.mark.parametrize("name", MAPPINGS)
 def test_a_forward_derivative_of_a_compiled_function_is_that_of_the_reference(name: str) -> None:
     x, f = torch.randn(2, 5, dtype=torch.float64), call(name)
     compiled, t = torch.compile(f, backend="eager"), torch.randn(2, 5, dtype=torch.float64)

@@ -31,7 +31,10 @@ from torch import Tensor
 from rsoftmax.kernels import reference
 from rsoftmax.kernels import triton as kernels
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed; pip install triton")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed; pip install triton"),
+]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALVES = (torch.float16, torch.bfloat16)

@@ -69,3 +69,10 @@ NOT_NEGATIVE = Domain(
     _positive,
     torch.log,
 )
+ENTMAX = Domain(
+    "in [1, 4]",
+    "1 is softmax, 1.5 is entmax15, 2 is sparsemax, and the larger it is the sparser the output",
+    lambda alpha: (alpha >= 1) & (alpha <= 4),
+    lambda free: 1 + 3 * torch.sigmoid(free),
+    lambda alpha: torch.logit((alpha - 1) / 3),
+)

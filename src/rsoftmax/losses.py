@@ -1,7 +1,10 @@
 """Losses for multi-label targets: eq. 5 of the paper, and the ones it is compared with.
 
-All take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over the
-labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
+For class indices there are ``sparsemax_loss``, ``entmax15_loss`` and ``entmax_loss``; see
+:mod:`rsoftmax.fenchel_young`.
+
+All others take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over
+the labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
 distribution; in a row without a positive label it is zero, and so is every term that needs one. A negative label whose
 logit is ``-inf`` is not there. Half precision is computed, and returned, in float32: sums over pairs leave float16's
 range.
@@ -10,12 +13,12 @@ The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a
 :func:`_over_pairs`.
 """
 
-from typing import Literal, get_args
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rsoftmax.fenchel_young import Reduction as Reduction
+from rsoftmax.fenchel_young import check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
 from rsoftmax.rows import check_input, checked_value
 from rsoftmax.tensors import at_least_float32, everywhere, shape_of
@@ -23,16 +26,17 @@ from rsoftmax.tensors import at_least_float32, everywhere, shape_of
 __all__ = [
     "binary_cross_entropy",
     "cross_entropy",
+    "entmax15_loss",
+    "entmax_loss",
     "label_count_loss",
     "r_softmax_loss",
     "sparsehourglass_loss",
     "sparsemax_hinge_loss",
     "sparsemax_huber_loss",
+    "sparsemax_loss",
     "t_softmax_loss",
     "zlpr_loss",
 ]
-
-Reduction = Literal["mean", "sum", "none"]
 
 
 def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -330,8 +334,7 @@ def _prepare(name: str, z: Tensor, y: Tensor, reduction: Reduction) -> tuple[Ten
 
 
 def _checked_labels(name: str, y: Tensor, reduction: Reduction) -> Tensor:
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    check_reduction(name, reduction)
     if not isinstance(y, Tensor):
         raise TypeError(f"{name}: y must be a torch.Tensor, got {type(y).__name__}; use torch.tensor(y)")
     if y.dim() == 0 or y.shape[-1] == 0:

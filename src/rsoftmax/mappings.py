@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from rsoftmax.domains import BELOW_ONE, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
+from rsoftmax.domains import BELOW_ONE, ENTMAX, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
 from rsoftmax.ops import row_function
 from rsoftmax.rows import Parameter, filled, on_kept, over_rows, row_max
 from rsoftmax.table import MAPPINGS, Mapping, mapping
@@ -25,6 +25,7 @@ from rsoftmax.tensors import exp_limit
 __all__ = [
     "MAPPINGS",
     "Mapping",
+    "entmax",
     "entmax15",
     "mapping",
     "r_softmax",
@@ -381,3 +382,45 @@ def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     Reference: Peters et al., Sparse sequence-to-sequence models (2019).
     """
     return over_rows("entmax15", _entmax15, x, dim, mask)
+
+
+ALPHA = Parameter("alpha", ENTMAX, example=1.25)
+_entmax = row_function("entmax")
+
+
+@mapping(
+    formula="([(alpha - 1) x - tau]+)^(1 / (alpha - 1))",
+    parameter=ALPHA,
+    zeros="alpha and the data",
+    source="Peters et al. 2019",
+)
+def entmax(x: Tensor, alpha: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Alpha-entmax, from softmax (alpha = 1) through 1.5-entmax and sparsemax (alpha = 2) to sparser ones.
+
+    .. math:: p_i = [(\alpha - 1) x_i - \tau]_+^{1 / (\alpha - 1)}, \qquad \tau \text{ such that } \sum_i p_i = 1
+
+    Args:
+        x: scores, any shape.
+        alpha: in [1, 4]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; zero exactly where :math:`(\alpha - 1) x_i \le \tau`.
+
+    Example:
+        >>> entmax(torch.tensor([1.0, 2.0, 2.5, 2.8]), 1.25)
+        tensor([0.0218, 0.1618, 0.3322, 0.4842])
+        >>> entmax(torch.tensor([1.0, 2.0, 2.5, 2.8]).expand(3, 4), torch.tensor([[1.0], [1.5], [2.0]]))
+        tensor([[0.0702, 0.1908, 0.3145, 0.4245],
+                [0.0000, 0.1133, 0.3441, 0.5426],
+                [0.0000, 0.0000, 0.3500, 0.6500]])
+
+    ``alpha = 1`` is softmax, its limit. An entry ``1 / (alpha - 1)`` below the maximum is always zero. The derivatives
+    in ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: in
+    a row with an entry at the threshold, a rounding error ``e`` becomes ``e^(1 / (alpha - 1))``.
+
+    Reference: Peters et al., Sparse sequence-to-sequence models (2019); Correia et al., Adaptively sparse transformers
+    (2019), for the gradient in alpha.
+    """
+    return over_rows("entmax", _entmax, x, dim, mask, ALPHA, alpha)

@@ -15,7 +15,7 @@ tensor([0., 0., 0., 1.])
 example. What is trained is a number on the whole real line, which is mapped into the parameter's domain: it can never
 leave it. It is used in float32 at least, for half precision cannot tell one rate from the next. A tensor that is not
 learned is kept as a buffer: it moves and saves with the module, and a schedule can change it (``module.r = 0.3``)
-without recompiling anything.
+without recompiling anything. A number that changes is compiled anew once: torch takes it for a constant at first.
 
 The classes below are written out for annotations, editors and the arguments that only one of them has. A mapping that
 has none of them, one declared elsewhere for instance, gets the same class generated: ``MODULES`` has them all.
@@ -36,6 +36,7 @@ from rsoftmax.tensors import at_least_float32, in_memory
 
 __all__ = [
     "MODULES",
+    "Entmax",
     "Entmax15",
     "MappingModule",
     "RSoftmax",
@@ -271,6 +272,15 @@ class SphericalSoftmax(PlainModule, mapping="spherical_softmax"):
 
 class Entmax15(PlainModule, mapping="entmax15"):
     """:func:`rsoftmax.entmax15` as a module."""
+
+
+class Entmax(ParametricModule, mapping="entmax"):
+    """:func:`rsoftmax.entmax` as a module."""
+
+    alpha = Letter()
+
+    def __init__(self, alpha: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
+        super().__init__(alpha, dim, learnable)
 
 
 def module_of(mapping: Mapping) -> type[PlainModule | ParametricModule]:

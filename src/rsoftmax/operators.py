@@ -14,7 +14,7 @@ from torch.library import Library, register_fake
 
 from rsoftmax.kernels import Kernel, kernel_for, kernel_on
 from rsoftmax.kernels.definition import by_definition, gradient_by_definition
-from rsoftmax.tensors import below_autograd, in_forward_mode
+from rsoftmax.tensors import below_autograd, exact, in_forward_mode
 
 Value = float | Tensor
 
@@ -39,11 +39,14 @@ def takes(name: str, x: Tensor) -> bool:
 
 def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, bool]) -> Tensor:
     """The probabilities of rows, by the operator."""
-    tensor, number = (value, None) if isinstance(value, Tensor) else (None, value)
-    differentiable = x.requires_grad or (tensor is not None and tensor.requires_grad)
+    if isinstance(value, float):
+        # As a number it would be a part of the graph, and every new one would compile anew. A sum with a tensor is what
+        # torch.compile turns into a graph with the number as an input.
+        value = (torch.zeros((), dtype=exact(x), device=x.device) + value).expand(*x.shape[:-1], 1)
+    differentiable = x.requires_grad or (value is not None and value.requires_grad)
     keep_state = torch.is_grad_enabled() and differentiable
     detach = options.get("detach_threshold", False)
-    p: Tensor = torch.ops.rsoftmax.rows(x, mask, tensor, number, name, detach, keep_state)[0]
+    p: Tensor = torch.ops.rsoftmax.rows(x, mask, value, None, name, detach, keep_state)[0]
     return p
 
 

@@ -98,6 +98,27 @@ def entmax15(x: Tensor) -> Tensor:
     return torch.where(support, centred + root, 0).clamp(min=0).square()
 
 
+def entmax(x: Tensor, alpha: Value) -> Tensor:
+    """([(alpha - 1) x - tau]+)^(1 / (alpha - 1)), tau such that the row sums to one."""
+    if not isinstance(alpha, Tensor):
+        if alpha in _ENTMAX:
+            return _ENTMAX[alpha](x)
+        alpha = torch.full_like(x[..., :1], alpha)
+    b = alpha - 1
+    d = x - row_max(x).detach()
+    a = _log_peak(d.detach(), b.detach())
+    # At the root already, so these steps carry the derivatives and little else: one those of first order, the next
+    # those up to the third.
+    for _ in range(2):
+        p, slope = _tsallis(d, b, a)
+        total = slope.sum(-1, keepdim=True)
+        a = a - (p.sum(-1, keepdim=True) - 1) / total.masked_fill(total == 0, 1)
+    return _share(_tsallis(d, b, a)[0])
+
+
+_ENTMAX = {1.0: softmax, 1.5: entmax15, 2.0: sparsemax}
+
+
 def spherical_softmax(x: Tensor) -> Tensor:
     """x^2 / sum."""
     kept = x != -math.inf
@@ -111,6 +132,46 @@ def spherical_softmax(x: Tensor) -> Tensor:
 def _share(mass: Tensor) -> Tensor:
     total = mass.sum(-1, keepdim=True)
     return mass / total.masked_fill(total == 0, 1)
+
+
+def _tsallis(d: Tensor, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Entmax in terms of its largest probability P, whose logarithm is ``a``, and the derivative in ``a``.
+
+    p = P [1 + w]+^(1/b), w = b d / P^b. It tends to P e^d as b goes to 0, and is written such that its derivatives do.
+    """
+    u = d * torch.exp(-b * a)
+    support = (~(b * u <= -1)).detach() & (d != -math.inf)
+    u = torch.where(support, d, 0) * torch.exp(-b * a)
+    u = u.clamp(min=-2 * exp_limit(d))  # p <= P e^u: below that it is zero, and its derivatives need not overflow
+    w = b * u
+    p = torch.where(support, torch.exp(a + u * _log1p_quotient(w)), 0)
+    return p, p / (1 + w)
+
+
+def _log1p_quotient(w: Tensor) -> Tensor:
+    """log(1 + w) / w for -1 < w <= 0, differentiable at 0."""
+    small = w > -0.25
+    # log(1 + w) = 2 atanh(z), z = w / (2 + w)
+    near = torch.where(small, w, 0)
+    z2 = (near / (2 + near)).square()
+    series = torch.zeros_like(w)
+    for k in reversed(range(10)):
+        series = series * z2 + 1 / (2 * k + 1)
+    far = torch.where(small, -0.5, w)
+    return torch.where(small, series * 2 / (2 + near), torch.log1p(far) / far)
+
+
+def _log_peak(d: Tensor, b: Tensor) -> Tensor:
+    """The logarithm of entmax's largest probability, by bisection: it is at least 1/n, and the sum grows with it."""
+    kept = (d != -math.inf).sum(-1, keepdim=True)
+    low, high = -kept.clamp(min=1).to(d.dtype).log(), torch.zeros_like(d[..., :1])
+    for _ in range(6 - round(math.log2(torch.finfo(d.dtype).eps))):
+        a = (low + high) / 2
+        u = d * torch.exp(-b * a)
+        log_p = a + torch.where(b > 0, torch.log1p((b * u).clamp(min=-1)) / b, u)
+        above = log_p.exp().sum(-1, keepdim=True) > 1
+        low, high = torch.where(above, low, a), torch.where(above, a, high)
+    return low
 
 
 def _quantile_neighbours(x: Tensor, r: Value) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,11 +18,13 @@ class Settings:
         threads: the numbers of threads to measure with.
         quick: few and small cases, in seconds.
         model: a folder, or a name on the hub; for benchmarks of models.
+        device: where the tensors are, "cpu" or "cuda".
     """
 
     threads: tuple[int, ...]
     quick: bool = False
     model: str = ""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Benchmark:
         columns: further columns of the tables.
         threads: the numbers of threads if the user gives none.
         takes_model: whether it needs a model, and takes one.
+        takes_device: whether it can run elsewhere than on the CPU.
         draw: writes a picture of all rows, if there is one.
     """
 
@@ -98,4 +101,5 @@ class Benchmark:
     columns: Mapping[str, Callable[[Row], str]] = field(default_factory=dict)
     threads: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))
     takes_model: bool = False
+    takes_device: bool = False
     draw: Callable[[Sequence[Row], Path], None] | None = None

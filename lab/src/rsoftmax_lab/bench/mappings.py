@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rsoftmax import MAPPINGS, r_softmax, use_kernels
 from rsoftmax.kernels import KERNELS
+from rsoftmax.mappings import ALPHA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case, Row
 from rsoftmax_lab.bench.timing import MODES, Call, in_mode
@@ -80,6 +81,8 @@ def slow_methods(rows: int) -> Iterator[Method]:
         return
     for name in ("sparsemax", "entmax15", "sparsemax_bisect"):
         yield Method(f"entmax.{name}", "", _masked_first(getattr(entmax, name)), "entmax")
+    bisection = _masked_first(partial(entmax.entmax_bisect, alpha=ALPHA.example))
+    yield Method("entmax.entmax_bisect", f"alpha={ALPHA.example}", bisection, "entmax")
 
 
 def every_mapping(kernels: str) -> Iterator[Method]:
@@ -117,20 +120,25 @@ def groups(settings: Settings) -> list[Group]:
     kinds = KINDS[:1] if settings.quick else KINDS
     for threads, shape in product(settings.threads, QUICK_SHAPES if settings.quick else SHAPES):
         for kind, mode in product(kinds, MODES):
-            found.append(_group(fast_methods, mode, kind, shape, threads, 0.3 if settings.quick else 1.0, rounds=9))
+            seconds = 0.3 if settings.quick else 1.0
+            found.append(_group(fast_methods, mode, kind, shape, threads, settings.device, seconds, rounds=9))
         for mode in MODES:
-            found.append(_group(slow_methods, mode, KINDS[0], shape, threads, seconds=0.3, rounds=3))
+            found.append(_group(slow_methods, mode, KINDS[0], shape, threads, settings.device, seconds=0.3, rounds=3))
     return found
 
 
-def _group(methods: Methods, mode: str, kind: str, shape: Shape, threads: int, seconds: float, rounds: int) -> Group:
+def _group(
+    methods: Methods, mode: str, kind: str, shape: Shape, threads: int, device: str, seconds: float, rounds: int
+) -> Group:
     rows, n = shape
     common = {"mode": mode, "kind": kind, "rows": rows, "n": n, "output_bytes": 4 * rows * n, "threads": threads}
-    return Group(common | {"measure": "us"}, partial(_calls, methods, mode, kind, shape), seconds, rounds)
+    calls = partial(_calls, methods, mode, kind, shape, device)
+    return Group(common | {"device": device, "measure": "us"}, calls, seconds, rounds)
 
 
-def _calls(methods: Methods, mode: str, kind: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
-    x, mask = scores(kind, *shape)
+def _calls(methods: Methods, mode: str, kind: str, shape: Shape, device: str) -> Sequence[tuple[Case, Call]]:
+    x, mask = (part if part is None else part.to(device) for part in scores(kind, *shape))
+    assert x is not None
     calls = {method: in_mode(mode, partial(method.call, mask=mask), x) for method in (baseline, *methods(shape[0]))}
     return [(method.case, _on(method.kernels, call)) for method, call in calls.items()]
 
@@ -176,5 +184,6 @@ BENCHMARK = Benchmark(
         _goal("sparsemax", "forward+backward", 80, 1_000_000, 1.5),
     ),
     columns={"extra memory / output": _memory},
+    takes_device=True,
     draw=_draw,
 )

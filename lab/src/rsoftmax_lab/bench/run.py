@@ -46,9 +46,10 @@ def measure(group: Group, baseline: Case) -> list[Row]:
         base = next(i for i, case in enumerate(cases) if case.items() >= baseline.items())
         timed = group.common["measure"] == "us"
         times = take_turns(calls, base, group.seconds, group.rounds) if timed else []
-        sizes = [extra_bytes(call) for call in calls]
+        device = group.common.get("device", "cpu")
+        sizes = [extra_bytes(call, device) for call in calls]
     return [
-        Row({**case, **group.common}, spread, machine(), torch.__version__, size)
+        Row({**case, **group.common}, spread, machine(device), torch.__version__, size)
         for case, spread, size in zip(cases, times or _same_each_time(sizes, base), sizes, strict=True)
     ]
 

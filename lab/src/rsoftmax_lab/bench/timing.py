@@ -34,7 +34,7 @@ def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call
     if mode == "forward":
         return partial(function, *inputs)
     leaves = [x.clone().requires_grad_() for x in inputs]
-    g = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1))
+    g = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1)).to(inputs[0].device)
     return lambda: torch.autograd.grad(function(*leaves), leaves, g)
 
 
@@ -68,11 +68,18 @@ def _seconds(call: Call, loops: int) -> float:
     start = time.perf_counter()
     for _ in range(loops):
         call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # the device has done what the calls asked for
     return (time.perf_counter() - start) / loops
 
 
-def extra_bytes(call: Call) -> int:
+def extra_bytes(call: Call, device: str = "cpu") -> int:
     """The most that torch had allocated at once during a call; the kernels' scratch, a few rows, is not in it."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     recorded: Any = profiler.profiler
@@ -91,8 +98,10 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def machine() -> str:
-    """The CPU, its cores and the kernels' instruction set."""
+def machine(device: str = "cpu") -> str:
+    """The device; or the CPU, its cores and the kernels' instruction set."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
     model = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -27,6 +27,7 @@ class Options:
     threads: str | None = None
     out: Path | None = None
     model: str | None = None
+    device: str | None = None
 
 
 def bench(
@@ -42,9 +43,12 @@ def bench(
     model: Annotated[
         str | None, typer.Option(help="A folder, or a name on the hub: a model for texts, if one is needed.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where to measure: cpu or cuda, which is AMD's as well.", show_default="cpu")
+    ] = None,
 ) -> None:
     """``rsoftmax bench`` itself and each of its commands: they take the same options."""
-    options = _joined(context.obj or Options(), Options(quick, threads, out, model))
+    options = _joined(context.obj or Options(), Options(quick, threads, out, model, device))
     if context.invoked_subcommand:
         context.obj = options
     else:
@@ -109,7 +113,23 @@ def _settings(name: str, benchmark: "Benchmark", options: Options) -> "Settings"
         says = "needs one: a folder, or a name on the hub" if benchmark.takes_model else "takes none"
         raise typer.BadParameter(f"`rsoftmax bench {name}` {says}", param_hint="--model")
     threads = benchmark.threads if options.threads is None else _counts(options.threads)
-    return Settings(threads, bool(options.quick), options.model or "")
+    return Settings(threads, bool(options.quick), options.model or "", _device(name, benchmark, options.device))
+
+
+def _device(name: str, benchmark: "Benchmark", device: str | None) -> str:
+    import torch
+
+    if device in (None, "cpu"):
+        return "cpu"
+    if device != "cuda":
+        raise typer.BadParameter(f"{device!r} is neither cpu nor cuda", param_hint="--device")
+    if not benchmark.takes_device:
+        raise typer.BadParameter(f"`rsoftmax bench {name}` runs on the CPU only", param_hint="--device")
+    if not torch.cuda.is_available():
+        raise typer.BadParameter(
+            f"there is no such device: torch {torch.__version__} finds no CUDA or ROCm GPU", param_hint="--device"
+        )
+    return device
 
 
 def _counts(threads: str) -> tuple[int, ...]:

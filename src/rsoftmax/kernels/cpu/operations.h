@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call.h"
+#include "entmax.h"
 #include "selection.h"
 #include "simplex.h"
 #include "sums.h"
@@ -113,6 +114,23 @@ struct RSoftmax : Weighted<RSoftmax> {
     }
 };
 
+// dx = v (g - mean of g under v), where v = p^(1 - 1/q) is how fast p = ([z - tau]+)^q falls as the threshold rises.
+// Returns that mean.
+template <class S, class Root, class T = Compute<S>>
+T through_threshold(const S* p, const S* g, S* dx, long n, Root root) {
+    Sum<T> dot, norm;
+    for (long i = 0; i < n; i += lanes<T>) {
+        V<T> v = root(load(p + i, n - i));
+        norm.add(v, i);
+        dot.add(v * load(g + i, n - i), i);
+    }
+    double total = norm.get();
+    T mean = total == 0 ? 0 : dot.get() / total;
+    for (long i = 0; i < n; i += lanes<T>)
+        store(dx + i, root(load(p + i, n - i)) * (load(g + i, n - i) - mean), n - i);
+    return mean;
+}
+
 // p = ([z - tau]+)^q, z = (x - m) / q, tau such that the row sums to one.
 template <int q> struct Projection {
     static constexpr int power = q;
@@ -129,31 +147,65 @@ template <int q> struct Projection {
         }
     }
 
-    // dx = v (g - mean of g under v), v = p^(1 - 1/q): the support of sparsemax, the root of entmax15.
-    template <class S, class T = Compute<S>>
-    static void gradient(const Call&, const Row<S>& x, long, const S* p, const S* g, S* dx) {
-        auto root = [](V<T> v) {
-            if (q == 1) return v > 0 ? splat<T>(1) : v;
-            for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
-            return v;
-        };
-        Sum<T> dot, norm;
-        for (long i = 0; i < x.n; i += lanes<T>) {
-            V<T> v = root(load(p + i, x.n - i));
-            norm.add(v, i);
-            dot.add(v * load(g + i, x.n - i), i);
-        }
-        double total = norm.get();
-        T mean = total == 0 ? 0 : dot.get() / total;
-        for (long i = 0; i < x.n; i += lanes<T>)
-            store(dx + i, root(load(p + i, x.n - i)) * (load(g + i, x.n - i) - mean), x.n - i);
+    // The support of sparsemax, the root of entmax15.
+    template <class T> INLINE static V<T> root(V<T> p) {
+        if (q == 1) return p > 0 ? splat<T>(1) : p;
+        for (int k = 0; k < lanes<T>; k++) p[k] = std::sqrt(p[k]);
+        return p;
+    }
+
+    template <class S> static void gradient(const Call&, const Row<S>& x, long, const S* p, const S* g, S* dx) {
+        through_threshold(p, g, dx, x.n, root<Compute<S>>);
     }
 };
 struct Sparsemax : Projection<1> { static constexpr const char* name = "sparsemax"; };
 struct Entmax15 : Projection<2> { static constexpr const char* name = "entmax15"; };
 
+// p = ([b x - tau]+)^(1/b), b = alpha - 1; the three above are alpha = 1, 2 and 1.5.
+struct Entmax {
+    static constexpr const char* name = "entmax";
+    static constexpr bool keeps_state = false;
+    static constexpr bool selects = false;
+    static constexpr bool spreads_nan = false;
+    static bool valid(double alpha) { return alpha >= 1 && alpha <= 4; }
+
+    template <class S, class T> static void map(const Row<S>& x, double alpha, State& s, S* p, T* scratch) {
+        if (alpha == 1) return Softmax::map(x, alpha, s, p, scratch);
+        if (alpha == 1.5) return Entmax15::map(x, alpha, s, p, scratch);
+        if (alpha == 2) return Sparsemax::map(x, alpha, s, p, scratch);
+        T m = s.m;
+        Tsallis<T> row = tsallis(x, x.n, m, alpha - 1, scratch);
+        for (long i = 0; i < x.n; i += lanes<T>) {
+            V<T> d = x(i) - m;
+            store(p + i, row(d, row.base(d)), x.n - i);
+        }
+    }
+
+    template <class S, class T = Compute<S>>
+    static void gradient(const Call& call, const Row<S>& x, long row, const S* p, const S* g, S* dx) {
+        double alpha = call.value(row);
+        if (alpha == 1) slopes(call, x, row, p, g, dx, [](V<T> v) { return v; });
+        else if (alpha == 1.5) slopes(call, x, row, p, g, dx, Entmax15::root<T>);
+        else if (alpha == 2) slopes(call, x, row, p, g, dx, Sparsemax::root<T>);
+        else slopes(call, x, row, p, g, dx, [b = T(alpha - 1)](V<T> v) { return power<T>(v, 1 - b); });
+    }
+
+    // The gradients in x and alpha; a rise of the threshold makes p fall by root(p).
+    template <class S, class Root, class T = Compute<S>>
+    static void slopes(const Call& call, const Row<S>& x, long row, const S* p, const S* g, S* dx, Root root) {
+        T mean = through_threshold(p, g, dx, x.n, root), b = T(call.value(row) - 1);
+        if (!call.dvalues) return;
+        Sum<T> slope;
+        for (long i = 0; i < x.n; i += lanes<T>) {
+            V<T> v = load(p + i, x.n - i);
+            slope.add(by_alpha<T>(v, root(v), b) * (load(g + i, x.n - i) - mean), i);
+        }
+        call.dvalues[row] = slope.get();
+    }
+};
+
 template <class...> struct List {};
-using Operations = List<Softmax, TSoftmax, RSoftmax, Sparsemax, Entmax15>;
+using Operations = List<Softmax, TSoftmax, RSoftmax, Sparsemax, Entmax15, Entmax>;
 
 // -------------------------------------------------------------------------------------------- one row of a call
 

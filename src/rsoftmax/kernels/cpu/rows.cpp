@@ -1,9 +1,9 @@
 // Sparse probability mappings over the rows of a matrix, forward and backward: the library as Python sees it.
 //
 // Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
-// in here.  From the bottom up: vectors.h, formats.h, sums.h and exponential.h compute; selection.h, simplex.h and
-// weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out; this file is Python, with
-// fields.h.  attention.cpp is the other half of the library.
+// in here.  From the bottom up: vectors.h, formats.h, sums.h, exponential.h and logarithm.h compute; selection.h,
+// simplex.h, entmax.h and weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out;
+// this file is Python, with fields.h.  attention.cpp is the other half of the library.
 //
 // Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are smaller than
 // every kept entry, weigh nothing, and only shift ranks.

@@ -1,0 +1,165 @@
+r"""Losses for class indices, one for each entmax: Fenchel-Young losses, with the conventions of torch's cross-entropy.
+
+.. math:: L(x, y) = H_\alpha(p) + p \cdot x - x_y, \qquad p = \mathrm{entmax}(x, \alpha), \qquad
+          H_\alpha(p) = \frac{1 - \sum_i p_i^\alpha}{\alpha (\alpha - 1)}
+
+They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` less
+the one-hot vector of ``y``. With alpha = 1, H is Shannon's entropy and the loss is torch's cross-entropy.
+
+``x`` is [C], [N, C] or [N, C, d1, ...], ``y`` holds class indices, int64, without the dimension C. Where it holds
+``ignore_index`` there is neither loss nor gradient, and "mean" divides by the number of the others. Half precision is
+computed, and returned, in float32.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from rsoftmax.mappings import ALPHA, entmax
+from rsoftmax.rows import check_input, checked_value, row_max
+from rsoftmax.tensors import at_least_float32, everywhere, shape_of
+
+__all__ = ["entmax15_loss", "entmax_loss", "sparsemax_loss"]
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def entmax_loss(
+    x: Tensor,
+    y: Tensor,
+    alpha: float | Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""The loss of :func:`rsoftmax.entmax`, for class indices.
+
+    Args:
+        x: scores [C], [N, C] or [N, C, d1, ...].
+        y: class indices, int64, of the shape of ``x`` without C.
+        alpha: in [1, 4]; a number, or a tensor that broadcasts against ``x`` with C of size 1.
+        ignore_index: a target that does not count.
+        reduction: "mean", "sum" or "none", over targets.
+
+    Returns:
+        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+
+    Example:
+        >>> x, y = torch.tensor([[2.0, 1.0, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> entmax_loss(x, y, 1.25)
+        tensor(0.0850)
+        >>> entmax_loss(x, y, 1.0), torch.nn.functional.cross_entropy(x, y)
+        (tensor(0.2560), tensor(0.2560))
+
+    Reference: Peters et al., Sparse sequence-to-sequence models (2019); Blondel et al., Learning with Fenchel-Young
+    losses (2020).
+    """
+    return _fenchel_young("entmax_loss", x, y, alpha, ignore_index, reduction)
+
+
+def entmax15_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+    """The loss of :func:`rsoftmax.entmax15`, for class indices: :func:`entmax_loss` with ``alpha = 1.5``.
+
+    Args:
+        x: scores [C], [N, C] or [N, C, d1, ...].
+        y: class indices, int64, of the shape of ``x`` without C.
+        ignore_index: a target that does not count.
+        reduction: "mean", "sum" or "none", over targets.
+
+    Returns:
+        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+
+    Example:
+        >>> entmax15_loss(torch.tensor([[2.0, 1.0, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]))
+        tensor(0.0308)
+
+    Reference: Peters et al., Sparse sequence-to-sequence models (2019).
+    """
+    return _fenchel_young("entmax15_loss", x, y, 1.5, ignore_index, reduction)
+
+
+def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+    """The loss of :func:`rsoftmax.sparsemax`, for class indices: :func:`entmax_loss` with ``alpha = 2``.
+
+    Args:
+        x: scores [C], [N, C] or [N, C, d1, ...].
+        y: class indices, int64, of the shape of ``x`` without C.
+        ignore_index: a target that does not count.
+        reduction: "mean", "sum" or "none", over targets.
+
+    Returns:
+        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+
+    Example:
+        >>> sparsemax_loss(torch.tensor([[2.0, 1.5, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]), reduction="none")
+        tensor([0.0625, 0.0000])
+
+    For multi-label targets there is :func:`rsoftmax.losses.sparsemax_huber_loss`.
+
+    Reference: Martins & Astudillo, From softmax to sparsemax (2016).
+    """
+    return _fenchel_young("sparsemax_loss", x, y, 2.0, ignore_index, reduction)
+
+
+def check_reduction(name: str, reduction: str) -> None:
+    """Raise unless it is one that torch's losses have."""
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _fenchel_young(
+    name: str, x: Tensor, y: Tensor, alpha: float | Tensor, ignore_index: int, reduction: Reduction
+) -> Tensor:
+    dim = min(1, x.dim() - 1) if isinstance(x, Tensor) else -1
+    check_input(name, x, dim)
+    counts = _checked_classes(name, x, y, dim, ignore_index)
+    check_reduction(name, reduction)
+    alpha = checked_value(name, ALPHA, alpha, x, dim)
+    alpha = alpha.movedim(dim, -1) if isinstance(alpha, Tensor) else alpha
+    z = torch.where(counts.unsqueeze(dim), x, 0).movedim(dim, -1).to(at_least_float32(x.dtype))
+    z = z - row_max(z).detach()  # p less a one-hot vector sums to zero: the shift changes nothing but the rounding
+    p = entmax(z, alpha)
+    mean = (torch.where(z == -math.inf, 0, z) * p).sum(-1)
+    there = z.gather(-1, torch.where(counts, y, 0).unsqueeze(-1)).squeeze(-1)
+    loss = torch.where(counts, _entropy(p, alpha) + mean - there, 0)
+    if reduction == "mean":
+        return loss.sum() / counts.sum()
+    return loss.sum() if reduction == "sum" else loss
+
+
+def _checked_classes(name: str, x: Tensor, y: Tensor, dim: int, ignore_index: int) -> Tensor:
+    """Which targets count, if all of them are classes."""
+    if not isinstance(y, Tensor) or y.dtype != torch.int64:
+        found = f"{y.dtype} of shape {shape_of(y)}" if isinstance(y, Tensor) else type(y).__name__
+        raise TypeError(f"{name}: y must hold class indices, a tensor of int64, got {found}; use y.long()")
+    shape = shape_of(x)[:dim] + shape_of(x)[dim + 1 :]
+    if shape_of(y) != shape:
+        raise ValueError(
+            f"{name}: x of shape {shape_of(x)} has its classes in dimension {dim}, so y must be of shape {shape},"
+            f" got {shape_of(y)}"
+        )
+    counts, classes = y != ignore_index, x.shape[dim]
+    good = ~counts | ((y >= 0) & (y < classes))
+    if everywhere(good) is False:
+        raise ValueError(
+            f"{name}: y must hold classes 0 to {classes - 1}, or ignore_index={ignore_index}, got {y[~good][0].item()}"
+        )
+    return counts
+
+
+def _entropy(p: Tensor, alpha: float | Tensor) -> Tensor:
+    """H of each row: the sum of -p (p^b - 1) / (alpha b), b = alpha - 1, which goes to -p log p as b goes to 0."""
+    log_p = torch.where(p > 0, p, 1).log()
+    return -(p * log_p * _expm1_quotient((alpha - 1) * log_p) / alpha).sum(-1)
+
+
+def _expm1_quotient(t: Tensor) -> Tensor:
+    """(e^t - 1) / t for t <= 0, differentiable at 0."""
+    small = t > -0.5
+    near, series = torch.where(small, t, 0), torch.ones_like(t)
+    for k in range(14, 1, -1):
+        series = 1 + series * near / k  # 1 + t/2 (1 + t/3 (...))
+    far = torch.where(small, -1.0, t)
+    return torch.where(small, series, torch.expm1(far) / far)
