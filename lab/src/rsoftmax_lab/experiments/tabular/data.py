@@ -26,15 +26,24 @@ def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data
             f"{dataset}: a share of {validation_share} of {len(order)} training rows, to select on, is {aside} rows;"
             " there must be some to select on and some to train on"
         )
-    data = Data(
-        Rows(train.X[order[aside:]], train.Y[order[aside:]]),
-        Rows(train.X[order[:aside]], train.Y[order[:aside]]),
-        Rows(test.X, test.Y),
-    )
-    if not train.numeric.any():
-        return data
-    scaler = StandardScaler(with_mean=not sp.issparse(train.X)).fit(data.train.X[:, train.numeric])
-    return Data(*(Rows(_scaled(rows.X, train.numeric, scaler), rows.Y) for rows in data))
+    learned, selected = (Rows(train.X[part], train.Y[part]) for part in (order[aside:], order[:aside]))
+    return Data(*_standardised([learned, selected, Rows(test.X, test.Y)], train.numeric))
+
+
+def whole(folder: Path, dataset: str) -> tuple[Rows, Rows]:
+    """All training rows, and the test rows; numeric features standardised by the former."""
+    train, test = _read(folder, dataset)
+    learned, judged = _standardised([Rows(train.X, train.Y), Rows(test.X, test.Y)], train.numeric)
+    return learned, judged
+
+
+def _standardised(parts: list[Rows], numeric: NDArray[np.bool_]) -> list[Rows]:
+    """The same rows; the first part says how numeric features are scaled."""
+    if not numeric.any():
+        return parts
+    first = parts[0].X
+    scaler = StandardScaler(with_mean=not sp.issparse(first)).fit(first[:, numeric])
+    return [Rows(_scaled(rows.X, numeric, scaler), rows.Y) for rows in parts]
 
 
 def _scaled(X: Any, numeric: NDArray[np.bool_], scaler: StandardScaler) -> Any:
