@@ -180,7 +180,8 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         folds = [] if all(frozen) else self._splits(X, Y)
         splits = [[(rows, rows)] if fitted else folds for fitted in frozen]
         tasks = [(i, train, test) for i, of_estimator in enumerate(splits) for train, test in of_estimator]
-        done = self._in_parallel([(_fit_and_ask, (estimators[i], X, Y, weight, train, test)) for i, train, test in tasks])
+        calls = [(_fit_and_ask, (estimators[i], X, Y, weight, train, test)) for i, train, test in tasks]
+        done = self._in_parallel(calls)
         held_out = [np.full(Y.shape, np.nan) for _ in estimators]
         models: list[list[LabelModel]] = [[] for _ in estimators]
         for (i, _, test), (model, odds) in zip(tasks, done, strict=True):

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.special import expit
 from sklearn.utils import check_random_state
 
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax.sklearn.folds import stratified_folds
 from rsoftmax.sklearn.marginals import LabelModel
 from rsoftmax_lab.contest.data import Labels, Rows
-from rsoftmax_lab.contest.scores import AVERAGES, calibration_error, scores
-from rsoftmax_lab.experiments.tabular.data import whole
-from rsoftmax_lab.experiments.tabular.users.cuts import TUNE, Marginals
-from rsoftmax_lab.experiments.tabular.users.grid import Run
-from rsoftmax_lab.experiments.tabular.users.methods import EXPECTED_F1, HALF, METHODS, TUNED
-from rsoftmax_lab.experiments.tabular.users.once import Once
+from rsoftmax_lab.contest.scores import calibration_error, scores
+from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
+from rsoftmax_lab.experiments.users.data import load
+from rsoftmax_lab.experiments.users.grid import Run
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, TUNED
+from rsoftmax_lab.experiments.users.once import Once
 from rsoftmax_lab.running.runs import Row
 
 FOLDS = 5
@@ -29,8 +29,7 @@ Found = dict[str, Labels]  # for each F1 the labels that are answered where it c
 
 def run(folder: Path, run: Run) -> Row:
     """Fit and score: the row of a run on a set of the folder."""
-    train, test = map(_ready, whole(folder, run.dataset))
-    train = Rows(train.X[: run.rows or None], train.Y[: run.rows or None])
+    train, test = load(folder, run.dataset, run.rows)
     estimator, rules = METHODS[run.method].make(run.seed), METHODS[run.method].rules
     found: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
@@ -49,7 +48,7 @@ def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[s
     marginals = _fitted(estimator, learned, validation)
     asked, pi = marginals(validation.X), marginals(test.X)
     return {
-        HALF: _scored({average: pi > 0.5 for average in AVERAGES}, pi, test.Y),
+        HALF: _scored(dict.fromkeys(AVERAGES, pi > 0.5), pi, test.Y),
         TUNED: _scored({average: pi >= TUNE[average](asked, validation.Y) for average in AVERAGES}, pi, test.Y),
     }
 
@@ -82,11 +81,3 @@ def _scored(found: Found, pi: Marginals, Y: Labels) -> dict[str, float]:
     f1 = {average: scores(Y, found[average])[average] for average in AVERAGES}
     brier = float(np.square(pi - Y).mean())
     return f1 | {"brier": round(100 * brier, 4), "ece": round(100 * calibration_error(pi, Y), 4)}
-
-
-def _ready(rows: Rows) -> Rows:
-    """Sparse features with indices that scikit-learn's trees take."""
-    if not sp.issparse(rows.X):
-        return rows
-    X = sp.csr_array(rows.X)
-    return Rows(sp.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape), rows.Y)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax_lab.contest.scores import AVERAGES
-from rsoftmax_lab.experiments.tabular.users.methods import METHODS, check_method
+from rsoftmax_lab.experiments.users.methods import METHODS, check_method
 from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape
