@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
 from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import AVERAGES, calibration_error
+from rsoftmax_lab.contest.scores import AVERAGES
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.users import once
 from rsoftmax_lab.experiments.users.cuts import TUNE
@@ -83,15 +83,6 @@ def test_tuned_cuts_are_the_best_for_their_f1() -> None:
         best = f1_score(truth, pi >= tune(pi, truth), average=average, zero_division=1.0)
         others = [f1_score(truth, pi >= cut, average=average, zero_division=1.0) for cut in np.linspace(0.01, 0.99, 99)]
         assert best >= max(others) - 1e-12
-
-
-def test_the_calibration_error_is_none_for_what_happens_as_said() -> None:
-    random = np.random.default_rng(0)
-    pi = random.random((4000, 10))
-    truth = random.random(pi.shape) < pi
-    assert calibration_error(pi, truth) < 0.01
-    assert calibration_error(np.full((10, 1), 1.0), np.ones((10, 1), dtype=bool)) == 0
-    assert calibration_error(pi**3, truth) > 0.2
 
 
 def made_up(one: Run, f1: dict[str, float]) -> dict[str, Any]:

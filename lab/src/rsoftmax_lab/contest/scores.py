@@ -9,7 +9,6 @@ from sklearn.metrics import f1_score
 from rsoftmax_lab.contest.data import Labels
 
 AVERAGES = ("micro", "macro", "samples")
-BINS = 15
 
 
 def scores(truth: Labels, found: Labels) -> dict[str, float]:
@@ -38,17 +37,3 @@ def best_threshold(values: NDArray[Any], truth: Labels) -> float:
     f1 = 2 * right / (np.arange(1, len(order) + 1) + max(right[-1], 1))
     f1[:-1][falling[:-1] == falling[1:]] = -1  # a threshold takes all of several equal values, or none
     return float(falling[f1.argmax()])
-
-
-def calibration_error(pi: NDArray[np.float64], truth: Labels) -> float:
-    """The expected calibration error of marginals: how far they are from what happened, in 15 bins of equal width.
-
-    Example:
-        >>> calibration_error(np.array([[0.9, 0.9], [0.1, 0.1]]), np.array([[True, True], [False, False]]))
-        0.1
-
-    Reference: Guo et al., On calibration of modern neural networks (2017).
-    """
-    bins = np.minimum((pi * BINS).astype(int), BINS - 1).ravel()
-    said, happened = (np.bincount(bins, values.ravel(), BINS) for values in (pi, truth))
-    return float(np.abs(said - happened).sum() / pi.size)

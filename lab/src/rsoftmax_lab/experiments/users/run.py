@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import expit
 from sklearn.utils import check_random_state
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.multilabel import AVERAGES, calibration_curve
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax.sklearn.folds import stratified_folds
 from rsoftmax.sklearn.marginals import LabelModel
 from rsoftmax_lab.contest.data import Labels, Rows
-from rsoftmax_lab.contest.scores import calibration_error, scores
+from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run
@@ -79,5 +80,5 @@ def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str
 def _scored(found: Found, pi: Marginals, Y: Labels) -> dict[str, float]:
     """Each F1 of the labels that were meant for it, in per cent; Brier score and calibration error of the marginals."""
     f1 = {average: scores(Y, found[average])[average] for average in AVERAGES}
-    brier = float(np.square(pi - Y).mean())
-    return f1 | {"brier": round(100 * brier, 4), "ece": round(100 * calibration_error(pi, Y), 4)}
+    curve = calibration_curve(torch.from_numpy(pi), torch.from_numpy(Y))
+    return f1 | {"brier": round(100 * curve.brier, 4), "ece": round(100 * curve.error, 4)}
