@@ -54,7 +54,7 @@ def save_predictions(path: Path, power: float) -> str:
 
 
 def test_plot_calibration_draws_files_of_predictions_side_by_side(tmp_path: Path) -> None:
-    files = [save_predictions(tmp_path / f"{name}.npz", power) for name, power in (("right", 1), ("shy", 3))]
+    files = [save_predictions(tmp_path / f"{name}.npz", power) for name, power in (("right", 1), ("a $hy_1$ one", 3))]
     shown = shown_by("plot", "calibration", *files, "--out", str(tmp_path / "a.png"))
     right, shy = (float(line.split("error ")[1].split(",")[0]) for line in shown.splitlines()[:2])
     assert right < 0.05 < 0.2 < shy

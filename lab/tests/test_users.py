@@ -22,7 +22,7 @@ from rsoftmax_lab.experiments.users.grid import MEASURES, Run, grid
 from rsoftmax_lab.experiments.users.methods import METHODS
 from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
 from rsoftmax_lab.experiments.users.run import run
-from rsoftmax_lab.report.ranks import mean_ranks
+from rsoftmax_lab.report.mean_ranks import mean_ranks
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal, rows
 from rsoftmax_lab.running.runs import differences

@@ -1,5 +1,6 @@
 """The picture of calibration curves: what happened against what was said, and how many entries that rests on."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,13 +19,20 @@ def draw_calibration(curves: Mapping[str, CalibrationCurve], path: Path) -> None
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     above.plot([0, 1], [0, 1], color="#aaaaaa", linewidth=1)
     for place, (name, curve) in enumerate(curves.items()):
-        _draw(above, below, curve, printable(name), COLOURS[place % len(COLOURS)])
+        _draw(above, below, curve, printable(name).replace("$", r"\$"), COLOURS[place % len(COLOURS)])
     above.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="how often the label was there")
-    above.legend(fontsize=9, frameon=False, loc="upper left").set_in_layout(False)
-    below.set(yscale="log", xlabel="marginal", ylabel="entries")
+    figure.legend(fontsize=9, frameon=False, loc="outside upper left")
+    below.set(yscale="log", ylim=_decades(curves), xlabel="marginal", ylabel="entries")
+    below.minorticks_off()
     for axis in (above, below):
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
+
+
+def _decades(curves: Mapping[str, CalibrationCurve]) -> tuple[float, float]:
+    """From a power of ten below all counts to one above them."""
+    counts = [count for curve in curves.values() for count in curve.count.tolist()]
+    return 10 ** math.floor(math.log10(min(counts))), 10 ** (math.floor(math.log10(max(counts))) + 1)
 
 
 def _draw(above: Axes, below: Axes, curve: CalibrationCurve, name: str, colour: str) -> None:

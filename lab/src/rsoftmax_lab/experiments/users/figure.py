@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from rsoftmax_lab.report.figure import panels, save
-from rsoftmax_lab.report.ranks import Ranks
+from rsoftmax_lab.report.mean_ranks import Ranks
 
 OURS, OTHERS = "#c1121f", "#444444"
 STEP = 0.05  # of the height of a panel, between two names

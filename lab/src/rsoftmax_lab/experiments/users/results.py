@@ -8,7 +8,7 @@ from rsoftmax_lab.contest.contestants import Contestant
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, RULES, TUNED
 from rsoftmax_lab.report.mean import Mean, signed
-from rsoftmax_lab.report.ranks import Ranks, mean_ranks
+from rsoftmax_lab.report.mean_ranks import Ranks, mean_ranks
 from rsoftmax_lab.report.table import Claim
 
 EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)

@@ -10,7 +10,7 @@ from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1
 from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
 from rsoftmax_lab.report.markdown import counted, render
-from rsoftmax_lab.report.ranks import Ranks
+from rsoftmax_lab.report.mean_ranks import Ranks
 from rsoftmax_lab.report.table import Table, best_in_bold, weighed
 from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
