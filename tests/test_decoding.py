@@ -312,10 +312,10 @@ def test_what_happens_as_said_has_no_calibration_error() -> None:
     curve = calibration_curve(u.sigmoid(), y)
     assert curve.error < 0.01
     assert_close(curve.said, curve.happened, atol=0.06, rtol=0)
-    assert int(curve.count.sum()) == y.numel()
+    assert int(curve.entries.sum()) == y.numel()
     assert curve.brier == pytest.approx(float((u.sigmoid() - y).square().mean()))
     assert calibration_curve(u.sigmoid() ** 3, y).error > 0.1
-    assert len(calibration_curve(u.sigmoid(), y, bins=4).count) == 4
+    assert len(calibration_curve(u.sigmoid(), y, bins=4).entries) == 4
 
 
 def test_the_calibration_curve_leaves_out_labels_that_are_not_known() -> None:

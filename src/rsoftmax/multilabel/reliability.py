@@ -13,19 +13,19 @@ class CalibrationCurve(NamedTuple):
     Attributes:
         said: the mean marginal of a bin, [bins].
         happened: the share of its entries that are labels, [bins].
-        count: how many entries it has, [bins].
+        entries: how many it has, [bins].
         brier: the mean of ``(pi - y)^2`` over all entries.
     """
 
     said: Tensor
     happened: Tensor
-    count: Tensor
+    entries: Tensor
     brier: float
 
     @property
     def error(self) -> float:
         """The expected calibration error: the mean distance of the two, over all entries."""
-        return float((self.count * (self.said - self.happened).abs()).sum() / self.count.sum())
+        return float((self.entries * (self.said - self.happened).abs()).sum() / self.entries.sum())
 
 
 def calibration_curve(pi: Tensor, y: Tensor, *, bins: int = BINS) -> CalibrationCurve:
@@ -39,7 +39,7 @@ def calibration_curve(pi: Tensor, y: Tensor, *, bins: int = BINS) -> Calibration
     Example:
         >>> import torch
         >>> curve = calibration_curve(torch.tensor([[0.9, 0.9], [0.1, 0.1]]), torch.tensor([[1, 1], [0, 1]]))
-        >>> curve.said, curve.happened, curve.count
+        >>> curve.said, curve.happened, curve.entries
         (tensor([0.1000, 0.9000], dtype=torch.float64), tensor([0.5000, 1.0000], dtype=torch.float64), tensor([2, 2]))
         >>> round(curve.error, 4), round(curve.brier, 4)
         (0.25, 0.21)
@@ -51,12 +51,10 @@ def calibration_curve(pi: Tensor, y: Tensor, *, bins: int = BINS) -> Calibration
     known = y >= 0
     pi, y = pi[known], y[known]
     place = (pi * bins).long().clamp(max=bins - 1)
-    count = place.bincount(minlength=bins)
-    said, happened = (place.bincount(values, bins) for values in (pi, y))
-    some = count > 0
-    return CalibrationCurve(
-        said[some] / count[some], happened[some] / count[some], count[some], float((pi - y).square().mean())
-    )
+    entries, said, happened = (place.bincount(values, bins) for values in (None, pi, y))
+    some = entries > 0
+    said, happened, entries = said[some], happened[some], entries[some]
+    return CalibrationCurve(said / entries, happened / entries, entries, float((pi - y).square().mean()))
 
 
 def _check(pi: Tensor, y: Tensor, bins: int) -> None:

@@ -31,14 +31,14 @@ def draw_calibration(curves: Mapping[str, CalibrationCurve], path: Path) -> None
 
 def _decades(curves: Mapping[str, CalibrationCurve]) -> tuple[float, float]:
     """From a power of ten below all counts to one above them."""
-    counts = [count for curve in curves.values() for count in curve.count.tolist()]
+    counts = [count for curve in curves.values() for count in curve.entries.tolist()]
     return 10 ** math.floor(math.log10(min(counts))), 10 ** (math.floor(math.log10(max(counts))) + 1)
 
 
 def _draw(above: Axes, below: Axes, curve: CalibrationCurve, name: str, colour: str) -> None:
     """One curve; bars are two standard errors of a share that rests on so many entries."""
-    said, happened, count = (values.double().numpy() for values in curve[:3])
-    spread = 2 * (happened * (1 - happened) / count) ** 0.5
+    said, happened, entries = (values.double().numpy() for values in curve[:3])
+    spread = 2 * (happened * (1 - happened) / entries) ** 0.5
     title = f"{name}: calibration error {100 * curve.error:.1f} %, Brier score {100 * curve.brier:.1f} %"
     above.errorbar(said, happened, spread, color=colour, marker="o", markersize=4, linewidth=1.4, label=title)
-    below.plot(said, count, color=colour, marker="o", markersize=3, linewidth=1)
+    below.plot(said, entries, color=colour, marker="o", markersize=3, linewidth=1)

@@ -34,9 +34,9 @@ def _panel(axis: Axes, found: Ranks, ours: set[str]) -> None:
     axis.set_axis_off()
     axis.set(xlim=(1 - 0.45 * several, several + 0.45 * several), ylim=(-STEP * (half + 7), 0.12))
     axis.plot([1, several], [0, 0], color="black", linewidth=1)
-    for rank in range(1, several + 1):
-        axis.plot([rank, rank], [0, 0.02], color="black", linewidth=1)
-        axis.text(rank, 0.035, str(rank), ha="center", fontsize=8)
+    for tick in range(1, several + 1):
+        axis.plot([tick, tick], [0, 0.02], color="black", linewidth=1)
+        axis.text(tick, 0.035, str(tick), ha="center", fontsize=8)
     low = -STEP * (len(found.groups()) + 1.5)
     for place, (name, rank) in enumerate(found.means.items()):
         left = place < half
