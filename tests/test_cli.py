@@ -4,7 +4,9 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -42,6 +44,57 @@ def test_plot_writes_what_the_ending_says(tmp_path: Path) -> None:
         assert picture.size[0] > 1000
     shown_by("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+def save_predictions(path: Path, power: float) -> str:
+    random = np.random.default_rng(0)
+    marginals = random.random((500, 4))
+    np.savez(path, marginals=marginals**power, targets=random.random((500, 4)) < marginals)
+    return str(path)
+
+
+def test_plot_calibration_draws_files_of_predictions_side_by_side(tmp_path: Path) -> None:
+    files = [save_predictions(tmp_path / f"{name}.npz", power) for name, power in (("right", 1), ("a $hy_1$ one", 3))]
+    shown = shown_by("plot", "calibration", *files, "--out", str(tmp_path / "a.png"))
+    right, shy = (float(line.split("error ")[1].split(",")[0]) for line in shown.splitlines()[:2])
+    assert right < 0.05 < 0.2 < shy
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[1] > 800
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"marginals": [0.5]}, "targets is not a file in the archive"),
+        ({"marginals": [0.5], "targets": [1, 0]}, "marginals [1] and labels [2] must have one shape"),
+        ({"marginals": [3.5], "targets": [1]}, "marginals must be from 0 to 1"),
+        ({"marginals": [0.5], "targets": ["yes"]}, "could not convert string to float"),
+        ({"marginals": np.array([None]), "targets": [1]}, "Object arrays cannot be loaded"),
+    ],
+    ids=str,
+)
+def test_a_file_that_holds_no_predictions_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    said = refusal("plot", "calibration", str(tmp_path / "a.npz"), "--out", str(tmp_path / "a.png"))
+    assert message in said
+    assert "np.savez(FILE, marginals=..., targets=...) writes such a file" in said
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for name, content in (("text.npz", b"marginals"), ("torn.npz", b"PK\x03\x04"), ("empty.npz", b"")):
+        (tmp_path / name).write_bytes(content)
+        assert "np.savez(FILE, " in refusal("plot", "calibration", str(tmp_path / name))
+    np.save(tmp_path / "one.npy", np.ones(3))
+    assert "np.savez(FILE, " in refusal("plot", "calibration", str(tmp_path / "one.npy"))
+    assert "No such file" in refusal("plot", "calibration", str(tmp_path / "nowhere.npz"))
+
+
+def test_plot_lists_what_can_be_drawn_and_draws_mappings_by_itself(tmp_path: Path) -> None:
+    assert "calibration" in shown_by("plot", "--help")
+    assert "--logits" in shown_by("plot", "mappings", "--help")
+    same = [shown_by("plot", *words, "--out", str(tmp_path / "a.png")) for words in ([], ["mappings"])]
+    assert same[0] == same[1]
 
 
 @pytest.mark.parametrize("logits", [["-1", "-2e-3", ".5"], ["-1,-2e-3,.5"], ["-1", "-2e-3,.5"]], ids=str)
@@ -86,7 +139,11 @@ def test_the_version_is_that_of_the_package() -> None:
     assert shown_by("--version") == f"rsoftmax {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["plot", "--help"], ["predict", "--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["plot", "--help"], ["plot", "calibration", "--help"], ["predict", "--help"], ["--version"]],
+    ids=" ".join,
+)
 def test_help_does_not_wait_for_torch(words: list[str]) -> None:
     program = f"""
 import sys

@@ -20,6 +20,7 @@ from rsoftmax.multilabel import (
     Output,
     PlattScaling,
     best_labels,
+    calibration_curve,
     expected_f1_count,
     expected_f1_cut,
 )
@@ -304,3 +305,39 @@ def test_a_head_of_every_average_compiles_into_one_graph(average: Average) -> No
     head = MultiLabelHead(5, 4, average=average, at_most=2)
     h = torch.randn(4, 5)
     assert_close(torch.compile(head, fullgraph=True, backend="eager")(h).p, head(h).p)
+
+
+def test_what_happens_as_said_has_no_calibration_error() -> None:
+    u, y = drawn(4000, 10)
+    curve = calibration_curve(u.sigmoid(), y)
+    assert curve.error < 0.01
+    assert_close(curve.said, curve.happened, atol=0.06, rtol=0)
+    assert int(curve.entries.sum()) == y.numel()
+    assert curve.brier == pytest.approx(float((u.sigmoid() - y).square().mean()))
+    assert calibration_curve(u.sigmoid() ** 3, y).error > 0.1
+    assert len(calibration_curve(u.sigmoid(), y, bins=4).entries) == 4
+
+
+def test_the_calibration_curve_leaves_out_labels_that_are_not_known() -> None:
+    pi = torch.tensor([[0.2, 0.2, 1.0, 0.7]])
+    curve = calibration_curve(pi, torch.tensor([[0.0, torch.nan, 1.0, -1.0]]))
+    assert_close(curve.said, torch.tensor([0.2, 1.0]).double(), atol=1e-6, rtol=0)
+    assert curve.happened.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pi", "y", "settings", "message"),
+    [
+        ([0.5], [[1]], {}, r"marginals \[1\] and labels \[1, 1\] must have one shape"),
+        ([1.5], [1], {}, "must be from 0 to 1"),
+        ([float("nan")], [1], {}, "must be from 0 to 1"),
+        ([0.5], [2], {}, "labels must be 0 or 1, or NaN or -1 if not known, got 2"),
+        ([0.5], [-1], {}, "no entry whose label is known"),
+        ([0.5], [1], {"bins": 0}, "bins must be 1 or more, got 0"),
+    ],
+)
+def test_what_has_no_calibration_curve_is_refused(
+    pi: list[float], y: list[int], settings: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        calibration_curve(torch.tensor(pi), torch.tensor(y), **settings)

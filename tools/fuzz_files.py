@@ -160,7 +160,7 @@ def mulan_files(rows: str) -> dict[str, bytes]:
 
 
 def read_mulan(folder: Path) -> object:
-    from rsoftmax_lab.experiments.tabular import mulan
+    from rsoftmax_lab.experiments import mulan
 
     toys = folder.rename(folder.parent / "toys") if folder.name != "toys" else folder
     return mulan.names(toys.parent), mulan.read(toys)

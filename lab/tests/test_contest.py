@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 
 from rsoftmax.multilabel import LOSSES
 from rsoftmax_lab.contest import rules
-from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.contest.methods import METHODS, USERS
 from rsoftmax_lab.contest.rules import Answers
 from rsoftmax_lab.contest.scores import AVERAGES, best_threshold, micro_f1, scores
 from rsoftmax_lab.experiments.synthetic import grid, run
@@ -82,6 +82,23 @@ def test_every_method_learns_and_fills_its_row(method: str) -> None:
     data = draw(small)
     everything = 100 * f1_score(data.test.Y, np.ones_like(data.test.Y), average="micro")
     assert row["rules"]["true_count"]["test"]["micro"] > everything + 5
+
+
+@pytest.mark.parametrize("method", USERS)
+def test_a_classifier_as_a_user_gets_it_fills_the_same_row(method: str) -> None:
+    row = run.run(replace(SMALL, method=method))
+    assert row["rules"].keys() == USERS[method].rules.keys()
+    data = draw(SMALL)
+    everything = 100 * f1_score(data.test.Y, np.ones_like(data.test.Y), average="micro")
+    for rule in row["rules"].values():
+        assert rule["test"] == rule["test_last"]
+        assert rule["test"]["micro"] > everything + 5
+
+
+def test_users_take_part_in_figure_2_with_three_labels_of_thirty() -> None:
+    runs = grid.users_grid(seeds=2)
+    assert {(one.classes, one.labels, one.length) for one in runs} == {(30, 3, 2000)}
+    assert Counter(one.method for one in runs) == dict.fromkeys(USERS, 2)
 
 
 def test_the_same_run_gives_the_same_row() -> None:

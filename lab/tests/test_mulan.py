@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from mulan_sets import save
 
-from rsoftmax_lab.experiments.tabular import mulan
+from rsoftmax_lab.experiments import mulan
 
 
 def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:

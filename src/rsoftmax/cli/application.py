@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention_map, mappings, predict
+from rsoftmax.cli import attention_map, mappings, plot, predict
 from rsoftmax.cli.parameters import TAKES_PARAMETERS
 
 LAB = {
@@ -59,7 +59,7 @@ def _laboratory(name: str) -> typer.Typer:
 
 
 app.command("list")(mappings.list_mappings)
-app.command("plot", cls=mappings.PlotCommand, context_settings=TAKES_PARAMETERS)(mappings.plot)
+app.add_typer(plot.app, name="plot")
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention_map.attention_map)
 app.command("predict")(predict.predict)
 for command, text in LAB.items():

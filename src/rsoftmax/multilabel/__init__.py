@@ -17,6 +17,7 @@ rate              mapping       the labels are
 Which F1 the default rule maximises is a choice too: ``average="samples"``, ``"micro"`` or ``"macro"``. Its parts can be
 used alone, behind scores of any origin: :class:`PlattScaling` makes log-odds of scores, :func:`expected_f1_count` and
 :func:`expected_f1_cut` say how many labels the log-odds ask for, and :class:`Decoder` is all of that as one module.
+:func:`calibration_curve` says whether marginals can be trusted.
 
 The table ``RULES`` holds the rules. ``LOSSES`` and ``RATES`` are extracts from it, made at import: the losses that
 teach each rate, and the rates of r_softmax and t_softmax; the default comes first.
@@ -27,6 +28,7 @@ from rsoftmax.multilabel.decoder import Decoded, Decoder
 from rsoftmax.multilabel.decoding import best_labels, keep_above, keep_count
 from rsoftmax.multilabel.expected_f1 import AVERAGES, Average, expected_f1_count, expected_f1_cut
 from rsoftmax.multilabel.head import MultiLabelHead
+from rsoftmax.multilabel.reliability import CalibrationCurve, calibration_curve
 from rsoftmax.multilabel.rules import LOSSES, RATES, RULES, Rule
 from rsoftmax.multilabel.scores import Output, Scores
 
@@ -36,6 +38,7 @@ __all__ = [
     "RATES",
     "RULES",
     "Average",
+    "CalibrationCurve",
     "Decoded",
     "Decoder",
     "MultiLabelHead",
@@ -44,6 +47,7 @@ __all__ = [
     "Rule",
     "Scores",
     "best_labels",
+    "calibration_curve",
     "expected_f1_count",
     "expected_f1_cut",
     "keep_above",

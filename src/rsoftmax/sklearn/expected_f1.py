@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags, indexable
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from rsoftmax.multilabel import Average, Decoder, PlattScaling
 from rsoftmax.sklearn.data import Matrix
 from rsoftmax.sklearn.folds import stratified_folds
-from rsoftmax.sklearn.marginals import LabelModel
+from rsoftmax.sklearn.marginals import LabelModel, weight_name
 from rsoftmax.sklearn.scoring import label_score
 from rsoftmax.sklearn.targets import Targets
 
 OWNER = "ExpectedF1Classifier"
 CALIBRATIONS = ("platt", None)
+TINY = np.finfo(np.float64).tiny
 
 
 class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -98,12 +99,13 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Matrix, y: Matrix) -> Self:
+    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> Self:
         """Fit the estimators, their calibration and the cuts.
 
         Args:
             X: features, in any form that the estimators take.
             y: labels [rows, K], 0 or 1; sets of names; or classes [rows].
+            sample_weight: of the rows, [rows]; for estimators that take it, for calibration and for the cuts.
         """
         (X,) = indexable(X)
         self._targets = Targets(y, owner=OWNER)
@@ -113,13 +115,15 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         decoder = Decoder(len(self.classes_), self.average, self.beta, self.at_least, self.at_most)
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"{OWNER}: calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
-        held_out, self.models_ = self._fits(X, Y)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, Y, dtype=np.float64)
+        held_out, self.models_ = self._fits(X, Y, weight)
         self._limits = [_limits(odds) for odds in held_out]
         self._constant = np.where(Y.all(0), np.inf, np.where(Y.any(0), np.nan, -np.inf))
         known = torch.from_numpy(Y).double()
-        self._members = self._member_calibrations(held_out, known)
+        counted = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
+        self._members = self._member_calibrations(held_out, known, counted)
         odds = self._averaged(held_out)
-        self.decoder_ = decoder.fit(odds, known, calibrate=self.calibration is not None)
+        self.decoder_ = decoder.fit(odds, known, weight=counted, calibrate=self.calibration is not None)
         self._copy_attributes()
         return self
 
@@ -165,14 +169,19 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _estimators(self) -> list[Any]:
         return list(self.estimator) if isinstance(self.estimator, list | tuple) else [self.estimator]
 
-    def _fits(self, X: Matrix, Y: NDArray[np.int64]) -> tuple[list[NDArray[np.float64]], list[list[LabelModel]]]:
+    def _fits(
+        self, X: Matrix, Y: NDArray[np.int64], weight: NDArray[np.float64] | None
+    ) -> tuple[list[NDArray[np.float64]], list[list[LabelModel]]]:
         """The out-of-fold log-odds of each estimator, and its fold models."""
         estimators, rows = self._estimators(), np.arange(len(Y))
         frozen = [isinstance(estimator, FrozenEstimator) for estimator in estimators]
+        if weight is not None:
+            _warn_of_unweighted([one for one, fitted in zip(estimators, frozen, strict=True) if not fitted])
         folds = [] if all(frozen) else self._splits(X, Y)
         splits = [[(rows, rows)] if fitted else folds for fitted in frozen]
         tasks = [(i, train, test) for i, of_estimator in enumerate(splits) for train, test in of_estimator]
-        done = self._in_parallel([(_fit_and_ask, (estimators[i], X, Y, train, test)) for i, train, test in tasks])
+        calls = [(_fit_and_ask, (estimators[i], X, Y, weight, train, test)) for i, train, test in tasks]
+        done = self._in_parallel(calls)
         held_out = [np.full(Y.shape, np.nan) for _ in estimators]
         models: list[list[LabelModel]] = [[] for _ in estimators]
         for (i, _, test), (model, odds) in zip(tasks, done, strict=True):
@@ -210,12 +219,14 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                     stacklevel=4,
                 )
 
-    def _member_calibrations(self, held_out: list[NDArray[np.float64]], known: Tensor) -> list[PlattScaling]:
+    def _member_calibrations(
+        self, held_out: list[NDArray[np.float64]], known: Tensor, weight: Tensor | None
+    ) -> list[PlattScaling]:
         """Calibrations of the single estimators, needed to average marginals of several."""
         members = [PlattScaling(len(self.classes_)) for _ in held_out]
         if len(members) > 1 and self.calibration is not None:
             for scaling, odds, limits in zip(members, held_out, self._limits, strict=True):
-                scaling.fit(torch.from_numpy(odds.clip(*limits)), known)
+                scaling.fit(torch.from_numpy(odds.clip(*limits)), known, weight)
         return members
 
     def _averaged(self, scores: list[NDArray[np.float64]]) -> Tensor:
@@ -243,16 +254,31 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _copy_attributes(self) -> None:
         for name in ("n_features_in_", "feature_names_in_"):
-            for model in (model for models in self.models_ for model in models):
-                if hasattr(getattr(model, "model_", None), name):
-                    setattr(self, name, getattr(model.model_, name))
+            for model in (one for models in self.models_ for fold in models for one in fold.models_):
+                if hasattr(model, name):
+                    setattr(self, name, getattr(model, name))
 
 
 def _fit_and_ask(
-    estimator: Any, X: Matrix, Y: NDArray[np.int64], train: NDArray[np.intp], test: NDArray[np.intp]
+    estimator: Any,
+    X: Matrix,
+    Y: NDArray[np.int64],
+    weight: NDArray[np.float64] | None,
+    train: NDArray[np.intp],
+    test: NDArray[np.intp],
 ) -> tuple[LabelModel, NDArray[np.float64]]:
-    model = LabelModel(estimator).fit(_safe_indexing(X, train), Y[train])
+    model = LabelModel(estimator).fit(_safe_indexing(X, train), Y[train], None if weight is None else weight[train])
     return model, model.log_odds(_safe_indexing(X, test))
+
+
+def _warn_of_unweighted(estimators: list[Any]) -> None:
+    for estimator in estimators:
+        if weight_name(estimator) is None:
+            warnings.warn(
+                f"{OWNER}: {type(estimator).__name__} takes no sample_weight; the weights count in calibration and cuts"
+                " only",
+                stacklevel=4,
+            )
 
 
 def _mean(scores: list[NDArray[np.float64]]) -> NDArray[np.float64]:

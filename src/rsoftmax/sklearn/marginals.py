@@ -7,9 +7,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils import get_tags
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from rsoftmax.sklearn.data import Matrix
 
@@ -18,7 +17,10 @@ class LabelModel:
     """One estimator, fitted to the labels that vary among its rows.
 
     Args:
-        estimator: any classifier; one that takes a single label at a time is put into a ``OneVsRestClassifier``.
+        estimator: any classifier; of one that takes a single label at a time there is a copy for each.
+
+    Attributes:
+        models_: the fitted copy, or the copies for the labels one by one.
 
     Labels that all rows share, or that no row has, are not shown to the estimator: its answer for them is NaN.
     """
@@ -26,35 +28,52 @@ class LabelModel:
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
-    def fit(self, X: Matrix, Y: NDArray[np.int64]) -> "LabelModel":
-        """Fit a copy of the estimator; a frozen one stays as it is."""
+    def fit(self, X: Matrix, Y: NDArray[np.int64], weight: NDArray[np.float64] | None = None) -> "LabelModel":
+        """Fit copies of the estimator, with weights of the rows if it takes them; a frozen one stays as it is."""
         self.labels_ = Y.shape[1]
         if isinstance(self.estimator, FrozenEstimator):
-            self.varying_, self.model_ = np.arange(self.labels_), self.estimator
+            self.varying_, self.models_ = np.arange(self.labels_), [self.estimator]
             return self
         count = Y.sum(0)
         self.varying_ = np.flatnonzero((count > 0) & (count < len(Y)))
-        if len(self.varying_):
-            several = len(self.varying_) > 1
-            y = Y[:, self.varying_] if several else Y[:, self.varying_[0]]
-            self.model_ = _for_labels(clone(self.estimator), several).fit(X, y)
+        together = len(self.varying_) > 1 and _takes_labels(self.estimator)
+        targets = [Y[:, self.varying_]] if together else [Y[:, label] for label in self.varying_]
+        name = None if weight is None else weight_name(self.estimator)
+        given = {} if name is None else {name: weight}
+        self.models_ = [clone(self.estimator).fit(X, y, **given) for y in targets]
         return self
 
     def log_odds(self, X: Matrix) -> NDArray[np.float64]:
         """Log-odds [rows, K]; NaN for labels that did not vary."""
         found = np.full((_num_samples(X), self.labels_), np.nan)
-        if len(self.varying_):
-            found[:, self.varying_] = _log_odds(self.model_, X, len(self.varying_))
+        if self.models_:
+            labels = len(self.varying_) // len(self.models_)
+            found[:, self.varying_] = np.concatenate([_log_odds(model, X, labels) for model in self.models_], axis=1)
         return found
 
 
-def _for_labels(estimator: Any, several: bool) -> Any:
-    last = estimator
-    while hasattr(last, "steps"):
-        last = last.steps[-1][1]
-    tags = get_tags(last)
-    takes_labels = tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output)
-    return estimator if takes_labels or not several else OneVsRestClassifier(estimator)
+def weight_name(estimator: Any) -> str | None:
+    """The argument of ``fit`` that brings weights of rows to the estimator, in a pipeline to its last step.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> from sklearn.pipeline import make_pipeline
+        >>> weight_name(make_pipeline(LogisticRegression())), weight_name(KNeighborsClassifier())
+        ('logisticregression__sample_weight', None)
+    """
+    if hasattr(estimator, "steps"):
+        step, last = estimator.steps[-1]
+        name = weight_name(last)
+        return None if name is None else f"{step}__{name}"
+    return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
+
+
+def _takes_labels(estimator: Any) -> bool:
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    tags = get_tags(estimator)
+    return bool(tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output))
 
 
 def _log_odds(model: Any, X: Matrix, labels: int) -> NDArray[np.float64]:

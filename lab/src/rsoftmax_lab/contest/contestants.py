@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rsoftmax_lab.contest.methods import METHODS, P0
+from rsoftmax_lab.contest.methods import KNOWN, METHODS, P0, USERS
 
 
 class Contestant(NamedTuple):
@@ -14,11 +14,11 @@ class Contestant(NamedTuple):
     @property
     def title(self) -> str:
         """Its name in tables and figures."""
-        title = METHODS[self.method].title
+        title = KNOWN[self.method].title
         match self.rule:
             case "labels":
                 return title
-            case "tuned" if METHODS[self.method].ours:
+            case "tuned" if KNOWN[self.method].ours:
                 return f"network of {title}, threshold tuned"
             case "tuned":
                 return f"{title}, threshold tuned"
@@ -29,7 +29,7 @@ class Contestant(NamedTuple):
     @property
     def name(self) -> str:
         """Its title, and "(ours)" if it is."""
-        return f"{self.title} (ours)" if METHODS[self.method].ours and self.rule != "tuned" else self.title
+        return f"{self.title} (ours)" if KNOWN[self.method].ours and self.rule != "tuned" else self.title
 
 
 EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
@@ -39,6 +39,8 @@ OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours and one.rule
 OTHERS = tuple(one for one in CONTESTANTS if not METHODS[one.method].ours)
 BEST_OF_OURS = Contestant("r_softmax_expected_f1")
 ITS_NETWORK_TUNED = Contestant("r_softmax_expected_f1", "tuned")  # the same scores without the rate
+USERS_MICRO = Contestant("users_micro")
+BY_USERS = tuple(Contestant(name, rule) for name, method in USERS.items() for rule in method.rules)
 PAPERS = Contestant("r_softmax_count")
 SPARSE = tuple(map(Contestant, ("sparsemax_huber", "sparsemax_hinge", "sparsehourglass")))
 IN_THE_PAPER = (*SPARSE, *(Contestant("softmax", f"p0={p0}") for p0 in P0 if p0 >= 0.05))

@@ -54,27 +54,42 @@ class Contest:
         """The mean over the points, and then over the seeds that have all of them."""
         return self.over_seeds(points, lambda point, seed: self.score(one, point, seed, split, average))
 
-    def margin(self, one: Contestant, rivals: Iterable[Contestant], points: Iterable[Point], split: str) -> Mean | None:
+    def margin(
+        self,
+        one: Contestant,
+        rivals: Iterable[Contestant],
+        points: Iterable[Point],
+        split: str,
+        average: str = "micro",
+    ) -> Mean | None:
         """How far one contestant is ahead of its best rival, chosen anew at each point; means as above."""
         rivals = list(rivals)
 
         def ahead(point: Point, seed: int) -> float | None:
-            mine = self.score(one, point, seed, split)
-            theirs = [self.score(rival, point, seed, split) for rival in rivals]
+            mine = self.score(one, point, seed, split, average)
+            theirs = [self.score(rival, point, seed, split, average) for rival in rivals]
             known = [score for score in theirs if score is not None]
             return mine - max(known) if mine is not None and len(known) == len(theirs) else None
 
         return self.over_seeds(points, ahead)
 
-    def lead(self, one: Contestant, rivals: Iterable[Contestant], points: Iterable[Point], split: str) -> Mean | None:
+    def lead(
+        self,
+        one: Contestant,
+        rivals: Iterable[Contestant],
+        points: Iterable[Point],
+        split: str,
+        average: str = "micro",
+    ) -> Mean | None:
         """How far one contestant is ahead of the rival with the best mean over points and seeds.
 
         Not of the best at each point: that one would be put together by looking at the scores that are reported.
         """
         points = list(points)
-        means = {rival: self.mean(rival, points, split) for rival in rivals}
+        means = {rival: self.mean(rival, points, split, average) for rival in rivals}
         known = {rival: mean.value for rival, mean in means.items() if mean is not None}
-        return self.margin(one, [max(known, key=lambda rival: known[rival])], points, split) if known else None
+        best = max(known, key=lambda rival: known[rival], default=None)
+        return None if best is None else self.margin(one, [best], points, split, average)
 
     def over_seeds(self, points: Iterable[Point], value: Callable[[Point, int], float | None]) -> Mean | None:
         """The mean of ``value(point, seed)`` over points, then over the seeds that have all of them."""

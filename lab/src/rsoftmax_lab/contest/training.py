@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
 from rsoftmax_lab.contest.data import Data, Matrix, Rows
-from rsoftmax_lab.contest.methods import METHODS, check_method
+from rsoftmax_lab.contest.methods import METHODS, USERS, check_method
 from rsoftmax_lab.contest.rules import Answers, Decision, Rule, answers
 from rsoftmax_lab.contest.scores import AVERAGES, micro_f1, scores
 from rsoftmax_lab.running import shapes
@@ -91,6 +91,35 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[
                 **({"curve": [round(100 * f1, 1) for f1 in one.curve]} if curves else {}),
             }
             for name, one in followed.items()
+        },
+    }
+
+
+def fit_and_score(run: Training, data: Data) -> dict[str, Any]:
+    """Fit one classifier as a user would, and score it under each of its rules.
+
+    The validation rows stop the training, calibrate and cut, or have a threshold tuned on them; the settings of the
+    run's training are not used. The row is that of :func:`train_and_score`, with nothing chosen after the fit.
+    """
+    model = SparseLabelClassifier(**USERS[run.method].head, random_state=run.seed)
+    start = time.perf_counter()
+    model.fit(data.train.X, data.train.Y, validation=(data.validation.X, data.validation.Y))
+    seconds, epochs = time.perf_counter() - start, len(model.net_.history)
+    validation, test = (
+        answers(model.decision_function(rows.X), model.predict_distribution(rows.X), rows.Y, rows.ignored)
+        for rows in (data.validation, data.test)
+    )
+    decisions = {name: rule(validation) for name, rule in USERS[run.method].rules.items()}
+    return {
+        "epoch_seconds": round(seconds / epochs, 6),
+        "rules": {
+            name: {
+                "epoch": epochs,
+                "validation": _score(validation, decide),
+                "test": _score(test, decide),
+                "test_last": _score(test, decide),
+            }
+            for name, decide in decisions.items()
         },
     }
 

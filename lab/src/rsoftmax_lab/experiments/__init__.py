@@ -9,6 +9,7 @@ from rsoftmax_lab.experiments.experiment import Experiment
 EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment("synthetic", commands=("synthetic",)),
     "tabular": Experiment("tabular", commands=("tabular",)),
+    "users": Experiment("users", commands=("users",)),
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue",)),
 }

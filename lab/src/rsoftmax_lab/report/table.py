@@ -32,14 +32,20 @@ class Table:
         return table
 
 
-def best_in_bold(means: Mapping[str, Sequence[Mean | None]]) -> list[list[str]]:
+def best_in_bold(means: Mapping[str, Sequence[Mean | None]], *, lowest: bool = False) -> list[list[str]]:
     """A row for each name that has a mean; in each column the best, and what equals it as shown, in bold.
+
+    Args:
+        means: of each name, one for each column.
+        lowest: the best is the lowest.
 
     Example:
         >>> best_in_bold({"a": [Mean(2.0, None), None], "b": [Mean(1.0, None), Mean(3.0, None)], "c": [None, None]})
         [['a', '2.00', ''], ['b', '1.00', '3.00']]
     """
-    best = [max((mean.value for mean in column if mean), default=0.0) for column in zip(*means.values(), strict=True)]
+    choose = min if lowest else max
+    columns = zip(*means.values(), strict=True)
+    best = [choose((mean.value for mean in column if mean), default=0.0) for column in columns]
 
     def cell(mean: Mean | None, top: float) -> str:
         if mean is None:

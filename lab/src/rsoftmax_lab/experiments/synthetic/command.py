@@ -8,4 +8,5 @@ def synthetic(seeds: Seeds = 3, *, sweep: Sweep) -> None:
     from rsoftmax_lab.experiments.synthetic import grid
     from rsoftmax_lab.experiments.synthetic.run import run
 
-    sweep.do("synthetic", grid.quick_grid() if sweep.quick else grid.grid(seeds), run)
+    runs = grid.quick_grid() if sweep.quick else [*grid.grid(seeds), *grid.users_grid(seeds)]
+    sweep.do("synthetic", runs, run)

@@ -1,6 +1,7 @@
 """One run of Figure 2."""
 
-from rsoftmax_lab.contest.training import train_and_score
+from rsoftmax_lab.contest.methods import USERS
+from rsoftmax_lab.contest.training import fit_and_score, train_and_score
 from rsoftmax_lab.experiments.synthetic.data import draw
 from rsoftmax_lab.experiments.synthetic.grid import Run
 from rsoftmax_lab.running.runs import Row
@@ -8,4 +9,5 @@ from rsoftmax_lab.running.runs import Row
 
 def run(run: Run) -> Row:
     """Train and score: the row of a run."""
-    return train_and_score(run, draw(run))
+    score = fit_and_score if run.method in USERS else train_and_score
+    return score(run, draw(run))

@@ -6,6 +6,7 @@ from pathlib import Path
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.contestants import (
     BEST_OF_OURS,
+    BY_USERS,
     CONTESTANTS,
     IN_THE_PAPER,
     ITS_NETWORK_TUNED,
@@ -13,6 +14,7 @@ from rsoftmax_lab.contest.contestants import (
     OTHERS,
     PAPERS,
     SPARSE,
+    USERS_MICRO,
     Contestant,
 )
 from rsoftmax_lab.contest.methods import METHODS
@@ -20,7 +22,7 @@ from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
 from rsoftmax_lab.contest.training import Point
 from rsoftmax_lab.experiments.synthetic import figure
-from rsoftmax_lab.experiments.synthetic.grid import Run
+from rsoftmax_lab.experiments.synthetic.grid import Draw, Run
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import Mean, signed
 from rsoftmax_lab.report.table import Claim, Table, weighed
@@ -46,6 +48,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         oracles=_by_classes(contest, ORACLES, "test"),
         averages=[(average, _by_classes(contest, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         points=[(k, _by_point(contest, k)) for k in _classes(contest)],
+        users=_users(contest),
         cost=_cost(contest),
     )
     return Section(text, test.rich("Micro-F1 on test, mean over the points of Figure 2"), list(pictures.values()))
@@ -141,6 +144,21 @@ def _by_point(contest: Contest, k: int) -> Table:
     points = sorted(_points(contest, k))
     groups = {f"{p.labels} labels, length {p.length}": [p] for p in points}
     return tables.table(contest, CONTESTANTS, groups, "test")
+
+
+def _users(contest: Contest) -> Table | None:
+    """Classifiers as a user gets them, where they were run, beside everybody else; and the lead of ours."""
+    points = sorted(point for point in contest.points() if contest.mean(USERS_MICRO, [point], "test"))
+    if not points:
+        return None
+    scores = tables.table(contest, (*BY_USERS, *CONTESTANTS), {_named(point): [point] for point in points}, "test")
+    others = [one for one in (*BY_USERS, *CONTESTANTS) if one != USERS_MICRO]
+    leads = [signed(contest.lead(USERS_MICRO, others, [point], "test")) for point in points]
+    return Table(scores.columns, [*scores.rows, [f"{USERS_MICRO.title}, ahead of the best other", *leads]])
+
+
+def _named(point: Draw) -> str:
+    return f"{point.labels} of {point.classes} labels, length {point.length}"
 
 
 def _cost(contest: Contest) -> Table:

@@ -18,7 +18,8 @@ def tabular(
     """The same contest on real sets."""
     from functools import partial
 
-    from rsoftmax_lab.experiments.tabular import grid, mulan
+    from rsoftmax_lab.experiments import mulan
+    from rsoftmax_lab.experiments.tabular import grid
     from rsoftmax_lab.experiments.tabular.run import run
 
     try:

@@ -1,16 +1,11 @@
 """A real set as the contest wants it: a share of its training rows to select on, and features standardised."""
 
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 
 from rsoftmax_lab.contest.data import Data, Rows
-from rsoftmax_lab.experiments.tabular import mulan
+from rsoftmax_lab.experiments import sets
 
 
 def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data:
@@ -18,7 +13,7 @@ def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data
 
     Numeric features are standardised by the rows that are trained on; nominal ones are 0 and 1 and stay so.
     """
-    train, test = _read(folder, dataset)
+    train, test = sets.read(folder, dataset)
     order = np.random.default_rng(seed).permutation(len(train.Y))
     aside = round(validation_share * len(order))
     if not 0 < aside < len(order):
@@ -26,27 +21,5 @@ def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data
             f"{dataset}: a share of {validation_share} of {len(order)} training rows, to select on, is {aside} rows;"
             " there must be some to select on and some to train on"
         )
-    data = Data(
-        Rows(train.X[order[aside:]], train.Y[order[aside:]]),
-        Rows(train.X[order[:aside]], train.Y[order[:aside]]),
-        Rows(test.X, test.Y),
-    )
-    if not train.numeric.any():
-        return data
-    scaler = StandardScaler(with_mean=not sp.issparse(train.X)).fit(data.train.X[:, train.numeric])
-    return Data(*(Rows(_scaled(rows.X, train.numeric, scaler), rows.Y) for rows in data))
-
-
-def _scaled(X: Any, numeric: NDArray[np.bool_], scaler: StandardScaler) -> Any:
-    if sp.issparse(X):
-        factors = np.ones(X.shape[1], np.float32)
-        factors[numeric] = 1 / scaler.scale_
-        return sp.csr_array(X.multiply(factors))
-    X = X.copy()
-    X[:, numeric] = scaler.transform(X[:, numeric])
-    return X
-
-
-@lru_cache(maxsize=1)  # the runs on one set follow each other
-def _read(folder: Path, dataset: str) -> tuple[mulan.Table, mulan.Table]:
-    return mulan.read(folder / dataset)
+    learned, selected = (Rows(train.X[part], train.Y[part]) for part in (order[aside:], order[:aside]))
+    return Data(*sets.standardised([learned, selected, Rows(test.X, test.Y)], train.numeric))

@@ -1,0 +1,39 @@
+"""Real sets on their way into a contest: read once, and numeric features standardised."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+
+from rsoftmax_lab.contest.data import Rows
+from rsoftmax_lab.experiments import mulan
+
+
+@lru_cache(maxsize=1)  # the runs on one set follow each other
+def read(folder: Path, dataset: str) -> tuple[mulan.Table, mulan.Table]:
+    """The training rows and the test rows of a set."""
+    return mulan.read(folder / dataset)
+
+
+def standardised(parts: Sequence[Rows], numeric: NDArray[np.bool_]) -> list[Rows]:
+    """The same rows, numeric features standardised by those of the first part; nominal ones are 0 and 1 and stay so."""
+    if not numeric.any():
+        return list(parts)
+    first = parts[0].X
+    scaler = StandardScaler(with_mean=not sp.issparse(first)).fit(first[:, numeric])
+    return [Rows(_scaled(rows.X, numeric, scaler), rows.Y) for rows in parts]
+
+
+def _scaled(X: Any, numeric: NDArray[np.bool_], scaler: StandardScaler) -> Any:
+    if sp.issparse(X):
+        factors = np.ones(X.shape[1], np.float32)
+        factors[numeric] = 1 / scaler.scale_
+        return sp.csr_array(X.multiply(factors))
+    X = X.copy()
+    X[:, numeric] = scaler.transform(X[:, numeric])
+    return X

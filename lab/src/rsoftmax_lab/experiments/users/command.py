@@ -1,0 +1,34 @@
+"""``rsoftmax reproduce users``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Seeds, Sweep
+
+
+def users(
+    data: Annotated[Path, typer.Option(help="A folder with a folder for each set, in Mulan's ARFF format.")],
+    only: Annotated[list[str] | None, typer.Option(help="A set to run; may be given again. All if not given.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="A method; may be given again. All if not given.")] = None,
+    seeds: Seeds = 3,
+    *,
+    sweep: Sweep,
+) -> None:
+    """Real sets, with every method as a user would call it: defaults only."""
+    from functools import partial
+
+    from rsoftmax_lab.experiments import mulan
+    from rsoftmax_lab.experiments.users import grid
+    from rsoftmax_lab.experiments.users.run import run
+
+    try:
+        names = mulan.names(data, only)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
+    try:
+        runs = grid.quick_grid(names) if sweep.quick else grid.grid(names, seeds, method)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--method") from None
+    sweep.do("users", runs, partial(run, data.resolve()))

@@ -1,0 +1,25 @@
+"""A real set as a user has it: all training rows, and the test rows."""
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from rsoftmax_lab.contest.data import Rows
+from rsoftmax_lab.experiments import sets
+
+
+def load(folder: Path, dataset: str, rows: int = 0) -> tuple[Rows, Rows]:
+    """Training rows, so many or all if 0, and test rows; numeric features standardised by the former."""
+    train, test = sets.read(folder, dataset)
+    first = slice(rows or None)
+    learned, judged = sets.standardised([Rows(train.X[first], train.Y[first]), Rows(test.X, test.Y)], train.numeric)
+    return _ready(learned), _ready(judged)
+
+
+def _ready(rows: Rows) -> Rows:
+    """Sparse features with indices that scikit-learn's trees take."""
+    if not sp.issparse(rows.X):
+        return rows
+    X = sp.csr_array(rows.X)
+    return Rows(sp.csr_array((X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32)), X.shape), rows.Y)

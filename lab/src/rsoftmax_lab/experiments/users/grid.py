@@ -1,0 +1,56 @@
+"""The grid of the users' contest."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.experiments.users.methods import METHODS, check_method
+from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running.runs import BaseRun
+from rsoftmax_lab.running.shapes import Shape
+
+MEASURES = (*AVERAGES, "brier", "ece")
+QUICK = ("net", "bce", "logistic", "forest")
+SCORES = shapes.fields({"test": shapes.fields(dict.fromkeys(MEASURES, shapes.number))})
+
+
+@dataclass(frozen=True)
+class Run(BaseRun):
+    """One model on one set; ``rows`` is how many training rows are taken, all if 0."""
+
+    PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
+    VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
+    ANSWERS: ClassVar[Mapping[str, Shape]] = {"rules": shapes.each(SCORES)}
+
+    method: str = "net"
+    seed: int = 0
+    dataset: str = "emotions"
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        check_method(self.method)
+
+    @property
+    def point(self) -> str:
+        """On what the contest is held."""
+        return self.dataset
+
+
+def grid(datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None = None) -> list[Run]:
+    """Every model, or those given, on every set."""
+    return _grid(datasets, seeds, methods or METHODS)
+
+
+def quick_grid(datasets: Sequence[str]) -> list[Run]:
+    """The same with one seed, few models and few rows."""
+    return _grid(datasets, 1, QUICK, rows=200)
+
+
+def _grid(datasets: Sequence[str], seeds: int, methods: Iterable[str], **rest: Any) -> list[Run]:
+    return [
+        Run(method=method, seed=seed, dataset=dataset, **rest)
+        for dataset in datasets
+        for seed in range(seeds)
+        for method in methods
+    ]

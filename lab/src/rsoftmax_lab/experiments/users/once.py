@@ -1,0 +1,44 @@
+"""An estimator that is fitted once to the same rows, however often that is asked for."""
+
+from collections import OrderedDict
+from typing import Any, Self
+
+import joblib
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import Tags, get_tags
+
+from rsoftmax_lab.contest.data import Matrix
+
+KEPT = 10  # fits: two estimators of five folds
+_FITS: OrderedDict[str, Any] = OrderedDict()
+
+
+class Once(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """An estimator with a seed, whose last fits are remembered: all averages ask for the same ones.
+
+    Args:
+        estimator: any classifier whose fit depends on nothing but its settings and the rows.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Matrix, y: NDArray[Any]) -> Self:
+        """Fit, or take the model that was fitted to these rows before."""
+        name = joblib.hash((self.estimator, X, y))
+        if name not in _FITS:
+            _FITS[name] = clone(self.estimator).fit(X, y)
+        _FITS.move_to_end(name)
+        while len(_FITS) > KEPT:
+            _FITS.popitem(last=False)
+        self.model_ = _FITS[name]
+        self.classes_ = getattr(self.model_, "classes_", None)
+        return self
+
+    def predict_proba(self, X: Matrix) -> Any:
+        """That of the model."""
+        return self.model_.predict_proba(X)
+
+    def __sklearn_tags__(self) -> Tags:
+        return get_tags(self.estimator)

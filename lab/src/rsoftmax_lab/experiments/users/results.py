@@ -1,0 +1,139 @@
+"""What the rows of the users' contest say: who takes part, and whether the goals are reached."""
+
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rsoftmax_lab.contest.contestants import Contestant
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, RULES, TUNED
+from rsoftmax_lab.report.mean import Mean, signed
+from rsoftmax_lab.report.mean_ranks import Ranks, mean_ranks
+from rsoftmax_lab.report.table import Claim
+
+EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
+NETWORK, BOTH = Contestant("net", EXPECTED_F1), Contestant("net_forest", EXPECTED_F1)
+BCE = Contestant("bce", TUNED)
+LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the median over the sets that is wanted
+WORST = -0.3  # on any set
+
+
+def title(one: Contestant) -> str:
+    """Its name in tables and pictures."""
+    model = METHODS[one.method]
+    return model.title if one == NETWORK else f"{model.title}, {RULES[one.rule]}"
+
+
+def ranks(contest: Contest, average: str) -> Ranks | None:
+    """Mean ranks over the sets on which everybody has a score."""
+    means = {one: [contest.mean(one, [point], "test", average) for point in contest.points()] for one in EVERYBODY}
+    whole = [place for place, column in enumerate(zip(*means.values(), strict=True)) if all(column)]
+    table = {title(one): [mean.value for i in whole if (mean := row[i])] for one, row in means.items()}
+    return mean_ranks(table) if len(whole) > 1 else None
+
+
+class _Goal(NamedTuple):
+    """What is wanted of the numbers of all sets, one for each.
+
+    Attributes:
+        text: in words.
+        number: the number of a set.
+        holds: whether the goal is reached, from the numbers that are known and how many sets there are.
+    """
+
+    text: str
+    number: Callable[[str], Mean | None]
+    holds: Callable[[list[float], int], bool | None]
+
+
+def goals(contest: Contest) -> list[Claim]:
+    """The goals, with a number for each set."""
+    found = [*_of_network(contest), *_of_any_model(contest), *_of_both(contest), *_of_calibration(contest)]
+    return [_weighed(goal, contest.points()) for goal in found]
+
+
+def _of_network(contest: Contest) -> list[_Goal]:
+    return [
+        _Goal(
+            f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1, by {least} in the median and never below by"
+            f" more than {-WORST}",
+            _ahead(contest, NETWORK, [BCE], average),
+            _median_and_worst(least),
+        )
+        for average, least in LEADS.items()
+    ]
+
+
+def _of_any_model(contest: Contest) -> list[_Goal]:
+    """Of ExpectedF1Classifier behind a forest and behind logistic regression."""
+    tuned = [("micro", "within 0.2 of", -0.2), ("macro", "above", 0.0), ("samples", "above", 0.0)]
+    against = [(TUNED, average, f"{where} the same with tuned cuts", least) for average, where, least in tuned]
+    against += [(HALF, "micro", "a point above the same cut at .5", 1.0)]
+    return [
+        _Goal(
+            f"{title(Contestant(model, EXPECTED_F1))} is {where} in {average}-F1, on all sets but one",
+            _ahead(contest, Contestant(model, EXPECTED_F1), [Contestant(model, rule)], average),
+            _on_all_but(1, least),
+        )
+        for model in ("forest", "logistic")
+        for rule, average, where, least in against
+    ]
+
+
+def _of_both(contest: Contest) -> list[_Goal]:
+    others = [other for other in EVERYBODY if other != BOTH]
+    return [
+        _Goal(
+            f"{title(BOTH)} is within 1.0 of the best of everything in micro-F1, on all sets",
+            _ahead(contest, BOTH, others, "micro"),
+            _on_all_but(0, -1.0),
+        ),
+        _Goal(
+            f"{title(BOTH)} is the best of everything in samples-F1, on all sets but two",
+            _ahead(contest, BOTH, others, "samples"),
+            _on_all_but(2, 0.0),
+        ),
+    ]
+
+
+def _of_calibration(contest: Contest) -> list[_Goal]:
+    return [
+        _Goal(
+            f"the {name} of {title(NETWORK)}'s marginals is at or below that of BCE's, on all sets but one (here: BCE's"
+            " less ours, in per cent)",
+            _ahead(contest, BCE, [NETWORK], measure),
+            _on_all_but(1, 0.0),
+        )
+        for measure, name in (("brier", "Brier score"), ("ece", "expected calibration error"))
+    ]
+
+
+def _ahead(contest: Contest, one: Contestant, rivals: list[Contestant], measure: str) -> Callable[[str], Mean | None]:
+    return lambda point: contest.lead(one, rivals, [point], "test", measure)
+
+
+def _weighed(goal: _Goal, points: list[str]) -> Claim:
+    numbers = [goal.number(point) for point in points]
+    known = [mean.value for mean in numbers if mean is not None]
+    return Claim(goal.text, [signed(mean) for mean in numbers], goal.holds(known, len(points)))
+
+
+def _on_all_but(exceptions: int, least: float) -> Callable[[list[float], int], bool | None]:
+    """Whether the numbers are high enough; None if it depends on sets that are missing."""
+
+    def holds(numbers: list[float], sets: int) -> bool | None:
+        high = sum(number >= least for number in numbers)
+        if high >= sets - exceptions:
+            return True
+        return False if len(numbers) - high > exceptions else None
+
+    return holds
+
+
+def _median_and_worst(least: float) -> Callable[[list[float], int], bool | None]:
+    def holds(numbers: list[float], sets: int) -> bool | None:
+        if len(numbers) < sets:
+            return None
+        return statistics.median(numbers) >= least and min(numbers) >= WORST
+
+    return holds

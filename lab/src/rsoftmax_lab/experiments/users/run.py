@@ -1,0 +1,84 @@
+"""One run of the users' contest: one model on one set, its labels found in several ways."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import expit
+from sklearn.utils import check_random_state
+
+from rsoftmax.multilabel import AVERAGES, calibration_curve
+from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
+from rsoftmax.sklearn.folds import stratified_folds
+from rsoftmax.sklearn.marginals import LabelModel
+from rsoftmax_lab.contest.data import Labels, Rows
+from rsoftmax_lab.contest.scores import scores
+from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
+from rsoftmax_lab.experiments.users.data import load
+from rsoftmax_lab.experiments.users.grid import Run
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, TUNED
+from rsoftmax_lab.experiments.users.once import Once
+from rsoftmax_lab.running.runs import Row
+
+FOLDS = 5
+
+Found = dict[str, Labels]  # for each F1 the labels that are answered where it counts
+
+
+def run(folder: Path, run: Run) -> Row:
+    """Fit and score: the row of a run on a set of the folder."""
+    train, test = load(folder, run.dataset, run.rows)
+    estimator, rules = METHODS[run.method].make(run.seed), METHODS[run.method].rules
+    found: dict[str, dict[str, float]] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # labels too rare for the folds; fits that did not converge
+        if HALF in rules:
+            found |= _cut(estimator, run.seed, train, test)
+        if EXPECTED_F1 in rules:
+            found[EXPECTED_F1] = _expected_f1(estimator, run.seed, train, test)
+    return {"rules": {rule: {"test": found[rule]} for rule in rules}}
+
+
+def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[str, float]]:
+    """One fit on four of five folds, which are those of :class:`ExpectedF1Classifier`; cuts are tuned on the fifth."""
+    fold = stratified_folds(train.Y, FOLDS, check_random_state(seed))
+    learned, validation = (Rows(train.X[part], train.Y[part]) for part in (fold != 0, fold == 0))
+    marginals = _fitted(estimator, learned, validation)
+    asked, pi = marginals(validation.X), marginals(test.X)
+    return {
+        HALF: _scored(dict.fromkeys(AVERAGES, pi > 0.5), pi, test.Y),
+        TUNED: _scored({average: pi >= TUNE[average](asked, validation.Y) for average in AVERAGES}, pi, test.Y),
+    }
+
+
+def _fitted(estimator: Any, train: Rows, validation: Rows) -> Callable[[Any], Marginals]:
+    """From features to marginals. A network stops early by the validation rows; labels that never occurred have 0."""
+    if isinstance(estimator, SparseLabelClassifier):
+        network = estimator.fit(train.X, train.Y, validation=(validation.X, validation.Y))
+        return lambda X: network.predict_proba(X).astype(np.float64)
+    model = LabelModel(Once(estimator)).fit(train.X, train.Y.astype(np.int64))
+    return lambda X: np.nan_to_num(expit(model.log_odds(X)))
+
+
+def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, float]:
+    """A network decides by itself; any other, or several, by :class:`ExpectedF1Classifier`."""
+    found: Found = {}
+    for average in AVERAGES:
+        if isinstance(estimator, SparseLabelClassifier):
+            model = estimator.set_params(average=average)
+        else:
+            several = isinstance(estimator, list)
+            once = [Once(one) for one in estimator] if several else Once(estimator)
+            model = ExpectedF1Classifier(once, average=average, random_state=seed)
+        found[average] = model.fit(train.X, train.Y).predict(test.X).astype(bool)
+    return _scored(found, model.predict_proba(test.X).astype(np.float64), test.Y)  # the same for all averages
+
+
+def _scored(found: Found, pi: Marginals, Y: Labels) -> dict[str, float]:
+    """Each F1 of the labels that were meant for it, in per cent; Brier score and calibration error of the marginals."""
+    f1 = {average: scores(Y, found[average])[average] for average in AVERAGES}
+    curve = calibration_curve(torch.from_numpy(pi), torch.from_numpy(Y))
+    return f1 | {"brier": round(100 * curve.brier, 4), "ece": round(100 * curve.error, 4)}

@@ -1,0 +1,59 @@
+"""The users' contest in the report."""
+
+from pathlib import Path
+
+from rsoftmax_lab.contest import tables
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.experiments.users import figure
+from rsoftmax_lab.experiments.users.grid import Run
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1
+from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
+from rsoftmax_lab.report.markdown import counted, render
+from rsoftmax_lab.report.mean_ranks import Ranks
+from rsoftmax_lab.report.table import Table, best_in_bold, weighed
+from rsoftmax_lab.report.write import Section
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trials
+
+CALIBRATION = {"brier": "Brier score", "ece": "expected calibration error"}
+
+
+def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
+    """Tables, the goals, and mean ranks with their picture."""
+    contest = Contest.of(found["users"].alike(notice))
+    ranked = {average: known for average in AVERAGES if (known := ranks(contest, average)) is not None}
+    pictures = [out / "users-ranks.png"] if ranked else []
+    for picture in pictures:
+        figure.draw(ranked, {title(one) for one in EVERYBODY if one.rule == EXPECTED_F1}, picture)
+    f1 = {average: _table(contest, average) for average in AVERAGES}
+    text = render(
+        __package__,
+        made=tables.made(contest),
+        seeds=[f"{point}: {counted(len(contest.rows[point]), 'seed')}" for point in contest.points()],
+        goals=weighed(goals(contest), contest.points()),
+        ranks=_ranks(ranked) if ranked else None,
+        p_values=[(average, f"{known.p_value:.1g}") for average, known in ranked.items()],
+        f1=list(f1.items()),
+        calibration=[(name, _table(contest, measure)) for measure, name in CALIBRATION.items()],
+    )
+    return Section(text, f1["micro"].rich("Micro-F1 on test, every method as a user would call it"), pictures)
+
+
+def _table(contest: Contest, measure: str) -> Table:
+    """Models and their ways to labels down, sets across; of ways with the same marginals, these stand there once."""
+    named = {title(one): one for one in EVERYBODY if measure in AVERAGES or one.rule != "tuned"}
+    means = {
+        name: [contest.mean(one, [point], "test", measure) for point in contest.points()] for name, one in named.items()
+    }
+    heading = f"{measure}-F1" if measure in AVERAGES else f"{CALIBRATION[measure]}, per cent"
+    return Table([heading, *contest.points()], best_in_bold(means, lowest=measure not in AVERAGES))
+
+
+def _ranks(ranked: dict[str, Ranks]) -> Table:
+    """Mean ranks, the best in micro-F1 first."""
+    names = next(iter(ranked.values())).means
+    return Table(
+        ["mean rank", *(f"{average}-F1" for average in ranked)],
+        [[name, *(f"{known.means[name]:.1f}" for known in ranked.values())] for name in names],
+    )

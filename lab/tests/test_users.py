@@ -1,0 +1,187 @@
+"""The users' contest: every method as a user would call it, tuned cuts, goals, mean ranks and their picture."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mulan_sets import save
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import f1_score
+from typer.testing import CliRunner
+
+from rsoftmax.cli.application import app
+from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.experiments import EXPERIMENTS
+from rsoftmax_lab.experiments.users import once
+from rsoftmax_lab.experiments.users.cuts import TUNE
+from rsoftmax_lab.experiments.users.data import load
+from rsoftmax_lab.experiments.users.grid import MEASURES, Run, grid
+from rsoftmax_lab.experiments.users.methods import METHODS
+from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
+from rsoftmax_lab.experiments.users.run import run
+from rsoftmax_lab.report.mean_ranks import mean_ranks
+from rsoftmax_lab.report.write import write
+from rsoftmax_lab.running import journal, rows
+from rsoftmax_lab.running.runs import differences
+
+HEAD = "@relation plain\n" + "".join(f"@attribute x{i} numeric\n" for i in range(4))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A set of 60 rows whose three labels can be learned, of which the first has few positive rows."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(90, 4)).round(3)
+    labels = (features[:, :3] + 0.3 * random.normal(size=(90, 3)) > [1.2, 0.3, 0.0]).astype(int)
+    lines = [",".join(map(str, [*x, *y])) for x, y in zip(features.tolist(), labels.tolist(), strict=True)]
+    head = HEAD + "".join(f"@attribute y{k} {{0,1}}\n" for k in range(3)) + "@data\n"
+    save(tmp_path, "plain", ["y0", "y1", "y2"], head + "\n".join(lines[:60]), head + "\n".join(lines[60:]))
+    return tmp_path
+
+
+@pytest.mark.parametrize("method", ["net", "bce", "logistic", "chain", "forest", "extra_trees"])
+def test_every_method_fills_its_row_and_learns(method: str, folder: Path) -> None:
+    row = run(folder, Run(method=method, dataset="plain"))
+    assert tuple(row["rules"]) == METHODS[method].rules
+    _, test = load(folder, "plain")
+    everything = 100 * f1_score(test.Y, np.ones_like(test.Y), average="micro")
+    for rule in row["rules"].values():
+        assert rule["test"].keys() == set(MEASURES)
+        assert rule["test"]["micro"] > everything + 5
+        assert 0 < rule["test"]["brier"] < 25
+
+
+def test_a_forest_is_fitted_once_to_the_same_rows(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    fits: list[int] = []
+    fit = RandomForestClassifier.fit
+
+    def counted(self: Any, x: Any, y: Any, **rest: Any) -> Any:
+        fits.append(len(x))
+        return fit(self, x, y, **rest)
+
+    monkeypatch.setattr(RandomForestClassifier, "fit", counted)
+    monkeypatch.setattr(once, "_FITS", type(once._FITS)())
+    run(folder, Run(method="forest", dataset="plain"))
+    assert len(fits) == 5  # a cut at .5, tuned ones and three averages from the five fold models
+
+
+def test_few_rows_are_the_first_ones_and_test_rows_stay(folder: Path) -> None:
+    (some, test), (every, same) = load(folder, "plain", 20), load(folder, "plain")
+    np.testing.assert_array_equal(some.Y, every.Y[:20])
+    np.testing.assert_array_equal(test.Y, same.Y)
+    np.testing.assert_allclose(some.X.mean(0), 0, atol=1e-6)
+
+
+def test_tuned_cuts_are_the_best_for_their_f1() -> None:
+    random = np.random.default_rng(0)
+    pi = random.random((50, 4)).round(2)
+    truth = random.random((50, 4)) < pi**2
+    for average, tune in TUNE.items():
+        best = f1_score(truth, pi >= tune(pi, truth), average=average, zero_division=1.0)
+        others = [f1_score(truth, pi >= cut, average=average, zero_division=1.0) for cut in np.linspace(0.01, 0.99, 99)]
+        assert best >= max(others) - 1e-12
+
+
+def made_up(one: Run, f1: dict[str, float]) -> dict[str, Any]:
+    """A row in which every rule has the score of its method, and a little for itself."""
+    bonus = {"half": 0.0, "tuned": 1.0, "expected_f1": 2.0}
+    rules = {
+        rule: {"test": dict.fromkeys(AVERAGES, f1[one.method] + bonus[rule]) | {"brier": 10 - bonus[rule], "ece": 1.0}}
+        for rule in METHODS[one.method].rules
+    }
+    return {"run": differences(one), "seconds": 1.0, "rules": rules}
+
+
+SCORES = {name: 60.0 + place for place, name in enumerate(METHODS)}
+
+
+def filled(path: Path, sets: list[str], f1: dict[str, float] = SCORES) -> Path:
+    path.mkdir(exist_ok=True)
+    for one in grid(sets, seeds=2):
+        journal.append(path / "users.jsonl", made_up(one, f1))
+    return path
+
+
+def contest_of(path: Path) -> Contest:
+    return Contest.of(rows.read(path / "users.jsonl", Run, pytest.fail).alike(pytest.fail))
+
+
+def test_goals_are_weighed_by_the_numbers(tmp_path: Path) -> None:
+    sets = [f"set{i}" for i in range(6)]
+    found = goals(contest_of(filled(tmp_path / "all", sets)))
+    assert [claim.holds for claim in found] == [False] * 3 + [True] * 6 + [True, True] + [True] * 4
+    assert found[0].numbers == ["+0.00 ± 0.00"] * 6
+    better = goals(contest_of(filled(tmp_path / "better", sets, SCORES | {"net": 65.0, "net_forest": 50.0})))
+    assert [claim.holds for claim in better[:3]] == [True] * 3
+    assert [claim.holds for claim in better[-4:]] == [False, False, True, True]
+
+
+def test_a_goal_that_hangs_on_a_missing_set_is_open(tmp_path: Path) -> None:
+    path = filled(tmp_path, ["a", "b"])
+    journal.append(path / "users.jsonl", made_up(Run(method="net", dataset="c"), SCORES))
+    found = goals(contest_of(path))
+    assert found[0].holds is None
+    assert [claim.numbers[-1] for claim in found] == [""] * len(found)
+    assert ranks(contest_of(path), "micro").sets == 2  # type: ignore[union-attr]
+
+
+def test_mean_ranks_are_those_of_demsar() -> None:
+    auc = {  # table 6 of Demšar (2006), four of its sets
+        "C4.5": [0.763, 0.599, 0.954, 0.628],
+        "C4.5+m": [0.768, 0.591, 0.971, 0.661],
+        "C4.5+cf": [0.771, 0.590, 0.968, 0.654],
+        "C4.5+m+cf": [0.798, 0.569, 0.967, 0.657],
+    }
+    found = mean_ranks(auc)
+    assert found.means == {"C4.5+m": 1.75, "C4.5+cf": 2.5, "C4.5+m+cf": 2.5, "C4.5": 3.25}
+    assert found.critical == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 4)), rel=1e-3)  # his table 5
+    assert found.groups() == [("C4.5+m", "C4.5")]
+    apart = mean_ranks({name: [float(place)] * 40 for place, name in enumerate("abcd")})
+    assert list(apart.means) == ["d", "c", "b", "a"]
+    assert apart.groups() == []
+    assert apart.p_value < 1e-6
+
+
+def test_names_that_may_be_alike_are_joined_in_the_longest_runs() -> None:
+    scores = {name: [9.0 - place + (0.0 if i % 3 else 1.5) for i in range(8)] for place, name in enumerate("abcdef")}
+    found = mean_ranks(scores)
+    for first, last in found.groups():
+        assert found.means[last] - found.means[first] <= found.critical
+    joined = [(list(found.means).index(a), list(found.means).index(b)) for a, b in found.groups()]
+    assert joined == sorted(joined)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(joined))
+
+
+def test_the_section_has_goals_ranks_tables_and_a_picture(tmp_path: Path) -> None:
+    filled(tmp_path, ["toys", "odd|name"])
+    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+    assert [path.name for path in written.files] == ["users-ranks.png", "report.md", "report.html"]
+    text = (tmp_path / "out" / "report.md").read_text()
+    for one in EVERYBODY:
+        assert f"| {title(one)} |" in text
+    assert "| network + forest, expected F1 | **69.50 ± 0.00** |" not in text
+    assert "| network + forest, expected F1 | **69.00 ± 0.00** | **69.00 ± 0.00** |" in text
+    assert "| network + forest, expected F1 | 1.0 | 1.0 | 1.0 |" in text
+    assert "Brier score, per cent" in text
+    assert "odd\\|name" in text
+
+
+def test_one_set_has_no_ranks(tmp_path: Path) -> None:
+    filled(tmp_path, ["toys"])
+    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+    assert [path.name for path in written.files] == ["report.md", "report.html"]
+    assert "Mean ranks" not in written.files[0].read_text()
+
+
+def test_reproduce_users_runs_what_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "users", "--data", str(folder), "--jobs", "1", "--out", str(tmp_path / "new")]
+    shown = CliRunner().invoke(app, [*words, "--seeds", "1", "--method", "logistic", "--method", "bce"])
+    assert shown.exit_code == 0, shown.output
+    assert "2/2" in shown.output
+    assert "Micro-F1 on test" in shown.output
+    shown = CliRunner().invoke(app, [*words, "--method", "nobody"])
+    assert shown.exit_code == 2
+    assert "no method is called 'nobody'" in shown.output
