@@ -30,6 +30,7 @@ def _load() -> tuple[str, Any]:
 
 LEVEL, _library = _load()
 OPERATIONS: dict[str, int] = _library.OPERATIONS if LEVEL else {}
+ATTENDS: dict[str, int] = _library.ATTENDS if LEVEL else {}  # 1: attention knows it
 DTYPES: dict[torch.dtype, int] = {getattr(torch, n): i for n, i in _library.DTYPES.items()} if LEVEL else {}
 STATE: dict[str, int] = _library.STATE if LEVEL else {}  # numbers that forward leaves for backward, for each row
 

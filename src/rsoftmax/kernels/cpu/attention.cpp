@@ -63,7 +63,10 @@ template <class Op, class S> void backward_work(Job& job) {
     for (long share; (share = job.next++) < shares.count;) shares.heads(share, [&](long b, long h) { pass.head(b, h); });
 }
 
-template <class Op, class S> void work(Job& job) { job.call.g ? backward_work<Op, S>(job) : forward_work<Op, S>(job); }
+template <class Op, class S> void work(Job& job) {
+    if constexpr (Op::attends) job.call.g ? backward_work<Op, S>(job) : forward_work<Op, S>(job);
+    else job.failed = 1;                                              // no call comes here: ATTENDS in rows.cpp
+}
 void worker(void* job) { ((Job*)job)->work(*(Job*)job); }
 
 // In the order of DTYPES in rows.cpp; float64 is not offered.

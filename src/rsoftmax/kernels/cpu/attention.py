@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, get_num_threads
 
-from rsoftmax.kernels.cpu import DTYPES, OPERATIONS, STATE, _library
+from rsoftmax.kernels.cpu import ATTENDS, DTYPES, OPERATIONS, STATE, _library
 from rsoftmax.kernels.operands import Operands, Options
 from rsoftmax.tensors import in_memory
 
@@ -13,7 +13,7 @@ NOWHERE = (0, 0, 0, 0, 0)
 
 def has(name: str, dtype: torch.dtype) -> bool:
     """Whether there is such a mapping for the type of queries, keys and values."""
-    return name in OPERATIONS and dtype in DTYPES and dtype != torch.float64
+    return bool(ATTENDS.get(name)) and dtype in DTYPES and dtype != torch.float64
 
 
 def takes(name: str, x: Operands) -> bool:

@@ -14,6 +14,7 @@ namespace {
 // p = w e^(x - m) / sum.  Op::with_weights calls a function with the weights that the parameter asks for.
 template <class Op> struct Weighted {
     static constexpr int power = 0;                                   // of a projection
+    static constexpr bool attends = true;                             // attention.cpp knows it
     static constexpr bool keeps_state = true;
     static constexpr bool selects = false;                            // needs a copy of the row, to select from
     static constexpr bool spreads_nan = true;                         // a bad entry reaches all of its row by itself
@@ -134,6 +135,7 @@ T through_threshold(const S* p, const S* g, S* dx, long n, Root root) {
 // p = ([z - tau]+)^q, z = (x - m) / q, tau such that the row sums to one.
 template <int q> struct Projection {
     static constexpr int power = q;
+    static constexpr bool attends = true;
     static constexpr bool keeps_state = false;
     static constexpr bool selects = false;
     static constexpr bool spreads_nan = false;
@@ -164,6 +166,7 @@ struct Entmax15 : Projection<2> { static constexpr const char* name = "entmax15"
 // p = ([b x - tau]+)^(1/b), b = alpha - 1; the three above are alpha = 1, 2 and 1.5.
 struct Entmax {
     static constexpr const char* name = "entmax";
+    static constexpr bool attends = false;
     static constexpr bool keeps_state = false;
     static constexpr bool selects = false;
     static constexpr bool spreads_nan = false;

@@ -24,9 +24,9 @@ constexpr Format formats[] = {{"float32"}, {"float64"}, {"float16"}, {"bfloat16"
 template <class Op> constexpr std::array<void (*)(Job&), 4> works = {
     work<Op, float>, work<Op, double>, work<Op, half>, work<Op, bfloat>};
 
-struct Operation { const char* name; bool keeps_state; const std::array<void (*)(Job&), 4>& works; };
+struct Operation { const char* name; bool keeps_state, attends; const std::array<void (*)(Job&), 4>& works; };
 template <class... Op> constexpr std::array<Operation, sizeof...(Op)> listed(List<Op...>) {
-    return {Operation{Op::name, Op::keeps_state, works<Op>}...};
+    return {Operation{Op::name, Op::keeps_state, Op::attends, works<Op>}...};
 }
 constexpr auto operations = listed(Operations());
 
@@ -89,9 +89,10 @@ template <class Table, class Number> bool add(PyObject* to, const char* name, co
 PyMODINIT_FUNC INIT(LEVEL)() {
     auto place = [](size_t i) { return long(i); };
     auto numbers = [](size_t i) { return operations[i].keeps_state ? long(sizeof(State) / sizeof(double)) : 0; };
+    auto attends = [](size_t i) { return long(operations[i].attends); };
     PyObject* made = PyModule_Create(&module);
     if (made && add(made, "OPERATIONS", operations, place) && add(made, "DTYPES", formats, place) &&
-        add(made, "STATE", operations, numbers)) return made;
+        add(made, "STATE", operations, numbers) && add(made, "ATTENDS", operations, attends)) return made;
     Py_XDECREF(made);
     return nullptr;
 }
