@@ -20,6 +20,8 @@ except ImportError as missing:
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attend import register
 from rsoftmax.huggingface.head_table import HeadTable
+from rsoftmax.huggingface.label_config import LabelModelConfig
+from rsoftmax.huggingface.label_model import LabelModel, LabelOutput
 from rsoftmax.huggingface.measure import attention_weights, sparsity
 from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
 from rsoftmax.huggingface.saving import install
@@ -27,6 +29,9 @@ from rsoftmax.huggingface.schedule import SparsitySchedule
 
 __all__ = [
     "HeadTable",
+    "LabelModel",
+    "LabelModelConfig",
+    "LabelOutput",
     "SparsitySchedule",
     "attention_weights",
     "layers",

@@ -25,8 +25,11 @@ teach each rate, and the rates of r_softmax and t_softmax; the default comes fir
 from rsoftmax.multilabel.calibration import PlattScaling
 from rsoftmax.multilabel.decoder import Decoded, Decoder
 from rsoftmax.multilabel.decoding import best_labels, keep_above, keep_count
+from rsoftmax.multilabel.evaluation import Evaluation, evaluated
 from rsoftmax.multilabel.expected_f1 import AVERAGES, Average, expected_f1_count, expected_f1_cut
 from rsoftmax.multilabel.head import MultiLabelHead
+from rsoftmax.multilabel.labeller import Labeller, indicator
+from rsoftmax.multilabel.network import LabelNetwork
 from rsoftmax.multilabel.rules import LOSSES, RATES, RULES, Rule
 from rsoftmax.multilabel.scores import Output, Scores
 
@@ -38,14 +41,19 @@ __all__ = [
     "Average",
     "Decoded",
     "Decoder",
+    "Evaluation",
+    "LabelNetwork",
+    "Labeller",
     "MultiLabelHead",
     "Output",
     "PlattScaling",
     "Rule",
     "Scores",
     "best_labels",
+    "evaluated",
     "expected_f1_count",
     "expected_f1_cut",
+    "indicator",
     "keep_above",
     "keep_count",
 ]

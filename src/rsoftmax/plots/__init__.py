@@ -1,4 +1,4 @@
-"""Pictures: one row of scores through every mapping, a model's attention, a picture beside its labels.
+"""Pictures: one row of scores through every mapping, a model's attention, a picture beside its labels, scores.
 
 Needs ``pip install 'rsoftmax[plots]'``.
 """
@@ -9,7 +9,8 @@ except ImportError as missing:
     raise ImportError(f"rsoftmax.plots needs {missing.name}: pip install 'rsoftmax[plots]'") from missing
 
 from rsoftmax.plots.attention_map import draw_attention_map
+from rsoftmax.plots.evaluation import draw_evaluation
 from rsoftmax.plots.mappings import compare_mappings, draw_mappings
 from rsoftmax.plots.picture import draw_labels
 
-__all__ = ["compare_mappings", "draw_attention_map", "draw_labels", "draw_mappings"]
+__all__ = ["compare_mappings", "draw_attention_map", "draw_evaluation", "draw_labels", "draw_mappings"]

@@ -1,0 +1,42 @@
+"""Whether the weights in a file are those of the model that the settings describe, before memory is taken for it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from rsoftmax.folders import SETTINGS, WEIGHTS
+
+
+def check_shapes(build: Callable[[], nn.Module], folder: Path) -> None:
+    """Refuse weights of another shape than those of the model that ``build`` makes by the settings."""
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    with torch.device("meta"), _at_most(1000 + 20 * len(found)):
+        model = build()
+    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    if different := min((name for name in wanted.keys() | found if wanted.get(name) != found.get(name)), default=None):
+        raise ValueError(
+            f"{different} is {found.get(different)} in {WEIGHTS}, and {wanted.get(different)} by {SETTINGS}"
+        )
+
+
+@contextmanager
+def _at_most(modules: int) -> Iterator[None]:
+    """Stop the making of a network that has more modules, as a number of layers that is damaged may ask for."""
+    numbers = count()
+
+    def hook(*_: Any) -> None:
+        if next(numbers) > modules:
+            raise ValueError(f"{SETTINGS} asks for more layers than {WEIGHTS} has tensors for")
+
+    handle = nn.modules.module.register_module_module_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
