@@ -1,4 +1,6 @@
-"""Sparse attention for Hugging Face models. Importing this makes every mapping an ``attn_implementation``.
+"""Sparse attention, labels and sampling with models of Hugging Face.
+
+Importing this makes every mapping an ``attn_implementation``, and ``LabelModel`` known to ``AutoModel``.
 
 >>> from transformers import BertConfig, BertModel
 >>> from rsoftmax.huggingface import rates, set_attention
@@ -24,6 +26,7 @@ from rsoftmax.huggingface.label_config import LabelModelConfig
 from rsoftmax.huggingface.label_model import LabelModel, LabelOutput
 from rsoftmax.huggingface.measure import attention_weights, sparsity
 from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
+from rsoftmax.huggingface.sampling import RSoftmaxWarper, TSoftmaxWarper
 from rsoftmax.huggingface.saving import install
 from rsoftmax.huggingface.schedule import SparsitySchedule
 
@@ -32,7 +35,9 @@ __all__ = [
     "LabelModel",
     "LabelModelConfig",
     "LabelOutput",
+    "RSoftmaxWarper",
     "SparsitySchedule",
+    "TSoftmaxWarper",
     "attention_weights",
     "layers",
     "parameter_groups",

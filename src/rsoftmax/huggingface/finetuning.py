@@ -17,6 +17,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from rsoftmax.folders import WEIGHTS
 from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.huggingface.encoder import TEXTS
 from rsoftmax.multilabel import Evaluation, evaluated
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def finetune(
         folder = Path(checkpoints or stack.enter_context(tempfile.TemporaryDirectory()))
         trainer = Trainer(
             model,
-            _arguments(folder, epochs, lr, batch_size, warmup, seed, progress),
-            train_dataset=_Items(train),
-            eval_dataset=_Items(held),
+            _arguments(model, folder, epochs, lr, batch_size, warmup, seed, progress),
+            train_dataset=_Items(train, model.main_input_name),
+            eval_dataset=_Items(held, model.main_input_name),
             data_collator=_Collator(model),
             callbacks=[EarlyStoppingCallback(patience)],
         )
@@ -113,7 +114,14 @@ def last_whole(folder: Path) -> str | None:
 
 
 def _arguments(
-    folder: Path, epochs: float, lr: float, batch_size: int, warmup: float, seed: int, progress: bool
+    model: "LabelModel",
+    folder: Path,
+    epochs: float,
+    lr: float,
+    batch_size: int,
+    warmup: float,
+    seed: int,
+    progress: bool,
 ) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
@@ -131,8 +139,7 @@ def _arguments(
         label_names=["labels"],
         prediction_loss_only=True,
         remove_unused_columns=False,
-        train_sampling_strategy="group_by_length",
-        length_column_name="length",
+        train_sampling_strategy="group_by_length" if model.main_input_name == TEXTS else "random",
         logging_strategy="epoch",
         seed=seed,
         report_to="none",
@@ -142,16 +149,19 @@ def _arguments(
 
 
 class _Items(Dataset[dict[str, Any]]):
-    """Items with their labels; read when they are needed."""
+    """Items with their labels, read when they are needed.
 
-    def __init__(self, part: Part) -> None:
-        self.items, self.truth = part
+    They have the name of the encoder's input: by the length of what has it the Trainer puts texts together.
+    """
+
+    def __init__(self, part: Part, name: str) -> None:
+        (self.items, self.truth), self.name = part, name
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        return {"item": self.items[place], "labels": self.truth[place]}
+        return {self.name: self.items[place], "labels": self.truth[place]}
 
 
 class _Collator:
@@ -162,6 +172,6 @@ class _Collator:
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         return {
-            **self.inputs.batch([row["item"] for row in rows]),
+            **self.inputs.batch([row[self.inputs.takes] for row in rows]),
             "labels": torch.stack([row["labels"] for row in rows]),
         }

@@ -16,8 +16,8 @@ from rsoftmax.huggingface import encoder as encoders
 from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.inputs import Inputs, blank, stacked
 from rsoftmax.huggingface.label_config import LabelModelConfig
-from rsoftmax.huggingface.pooling import POOLINGS
-from rsoftmax.huggingface.weights_file import check_shapes
+from rsoftmax.huggingface.pooling import POOLINGS, check_pooling
+from rsoftmax.huggingface.weights_file import check_report, check_shapes
 from rsoftmax.model_card import model_card
 from rsoftmax.multilabel import Average, Evaluation, Labeller, LabelNetwork, Output, indicator
 from rsoftmax.multilabel.labeller import Labels, check_lengths
@@ -107,6 +107,7 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         network, processor, missing = encoders.load(str(source))
         takes = network.main_input_name
         pooling = pooling or ("mean" if takes == encoders.TEXTS else "pooled")
+        check_pooling(pooling)
         lacking = sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler."))
         if lacking:
             raise ValueError(f"{source}: its file lacks {lacking[0]}, which would be drawn at random")
@@ -138,15 +139,16 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         folder = Path(source)
         if folder.is_dir():
             _check(cls, folder)
-        options = {**options, "use_safetensors": True, "trust_remote_code": False}
+        wants_report = options.pop("output_loading_info", False)
+        safe = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
         try:
             with quiet():
-                found = super().from_pretrained(source, *args, **options)
-                model = found[0] if isinstance(found, tuple) else found
+                model, report = super().from_pretrained(source, *args, **{**options, **safe})
+                check_report(report)
                 model.processor = encoders.processor_of(source, model.main_input_name)
         except Exception as error:  # whatever a file that was changed by hand makes torch and transformers raise
             raise ValueError(f"{source} is damaged: {error}") from error
-        return found
+        return (model, report) if wants_report else model
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:
         """Write weights, settings, processor and model card as one folder, at one stroke; nothing is half-written.

@@ -68,7 +68,7 @@ class Preparation(nn.Module):
         return share.where((x - EDGE).double() >= q[:, 0], 0)
 
     def _at(self, places: Tensor) -> Tensor:
-        return self.quantiles.expand(len(places), -1, -1).gather(-1, places.unsqueeze(-1)).squeeze(-1)
+        return self.quantiles.expand(places.shape[0], -1, -1).gather(-1, places.unsqueeze(-1)).squeeze(-1)
 
 
 def normal_quantile(p: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "attention": "Time sparse attention beside torch's own, and measure its memory.",
     "finetuning": "Time a fine-tuning step of a model with sparse attention beside torch's own; needs --model.",
     "heads": "Time the multi-label heads beside binary cross-entropy's; on one thread if not told otherwise.",
+    "warpers": "Time sampling from sparse distributions beside top-k and min-p of transformers.",
 }
 """The file of each benchmark, and what it does."""
 

@@ -11,4 +11,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "tabular": Experiment("tabular", commands=("tabular",)),
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue",)),
+    "text": Experiment("text", commands=("text",)),
 }
