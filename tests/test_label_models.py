@@ -49,6 +49,14 @@ def test_a_model_learns_the_labels_of_texts_and_says_how_well(trained: LabelMode
     assert trained.scores["micro"] > 0.9
 
 
+def test_a_single_label_is_learned_too(text_encoder: Path) -> None:
+    has = [["joy"] if "joy" in labels else [] for labels in OF_MANY]
+    model = LabelModel.from_encoder(text_encoder, ["joy"]).fit(MANY, has, **QUICK)
+    assert model.predict_labels(MANY) == has
+    table = TableModel.fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, ["u"], nets=2, lr=1e-2, random_state=0)
+    assert table.predict_labels([[0.0], [1.0]]) == [[], ["a"]]
+
+
 def test_predictions_are_marginals_the_most_probable_first(trained: LabelModel) -> None:
     every = trained.predict(TEXTS, every_label=True)
     marginals = trained.outputs(TEXTS).marginals

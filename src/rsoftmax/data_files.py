@@ -1,6 +1,6 @@
 """Tables in files: CSV, TSV, JSON Lines and Parquet, with errors that name file, row and remedy.
 
-The only file that knows pandas, which reads CSV, TSV and Parquet: ``pip install 'rsoftmax[data]'``.
+The only file that knows pyarrow, which reads Parquet: ``pip install 'rsoftmax[parquet]'``.
 """
 
 import csv
@@ -109,56 +109,42 @@ def _in_folder(folder: Path) -> Path:
     return found[0]
 
 
-def _pandas(path: Path) -> Any:
-    try:
-        import pandas
-    except ImportError as missing:
-        raise ImportError(f"{path}: to read it needs {missing.name}: pip install 'rsoftmax[data]'") from None
-    return pandas
-
-
 def _csv(path: Path) -> dict[str, list[Any]]:
-    return _separated(path, ",", csv.QUOTE_MINIMAL)
+    return _separated(path, delimiter=",", strict=True)
 
 
 def _tsv(path: Path) -> dict[str, list[Any]]:
-    return _separated(path, "\t", csv.QUOTE_NONE)
+    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _separated(path: Path, separator: str, quoting: int) -> dict[str, list[Any]]:
+def _separated(path: Path, **form: Any) -> dict[str, list[Any]]:
     """All cells as the texts that they are: "NA" and "007" too."""
-    pandas = _pandas(path)
-    options = {"sep": separator, "quoting": quoting, "encoding": "utf-8-sig"}
-    try:
-        frame = pandas.read_csv(path, dtype=str, keep_default_na=False, index_col=False, **options)
-    except pandas.errors.EmptyDataError:
-        return {}
-    except pandas.errors.ParserError as error:
-        raise ValueError(
-            f"{path}: {str(error).strip()}; a line has too many cells, or a quotation mark is open"
-        ) from None
-    cells = {str(name): frame[name].tolist() for name in frame}
-    for name, column in cells.items():
-        for row, cell in enumerate(column, 1):
-            if not isinstance(cell, str):
-                raise ValueError(f"{path}, row {row}: there is no cell for {name!r}; the row has too few cells")
-    return cells
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, **form)
+        try:
+            header = next(rows, [])
+            cells = [_whole(path, number, row, header) for number, row in enumerate(filter(None, rows), 1)]
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {rows.line_num}: {error}; is a quotation mark open?") from None
+    return {name: list(column) for name, column in zip(header, zip(*cells, strict=True), strict=False)}
+
+
+def _whole(path: Path, number: int, row: list[str], header: list[str]) -> list[str]:
+    if len(row) != len(header):
+        raise ValueError(f"{path}, row {number}: it has {len(row)} cells, and the header {len(header)}")
+    return row
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
-    pandas = _pandas(path)
     try:
-        frame = pandas.read_parquet(path)
+        from pyarrow import parquet
     except ImportError:
-        raise ImportError(f"{path}: to read it needs pyarrow: pip install 'rsoftmax[data]'") from None
+        raise ImportError(f"{path}: to read it needs pyarrow: pip install 'rsoftmax[parquet]'") from None
+    try:
+        cells: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
     except Exception as error:  # a damaged file makes pyarrow raise errors of many kinds
         raise ValueError(f"{path}: it is no Parquet file, or damaged: {error}") from None
-    return {str(name): [_plain(cell) for cell in frame[name].tolist()] for name in frame}
-
-
-def _plain(cell: Any) -> Any:
-    """Arrays of labels as lists."""
-    return cell.tolist() if hasattr(cell, "tolist") else cell
+    return cells
 
 
 def _json_lines(path: Path) -> dict[str, list[Any]]:

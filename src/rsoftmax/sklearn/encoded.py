@@ -37,7 +37,12 @@ def fit_features(
     shift, spread = x.mean(0), x.std(0, correction=0)
     scale = spread.where(spread > CONSTANT, torch.inf)
     model = SparseLabelClassifier(features="as_is", **{**head, **settings})
-    aside = None if held is None else (((held[0] - shift) / scale).numpy(), held[1].numpy())
-    model.fit(((x - shift) / scale).numpy(), truth.numpy(), validation=aside)
+    aside = None if held is None else (((held[0] - shift) / scale).numpy(), targets_of(held[1]))
+    model.fit(((x - shift) / scale).numpy(), targets_of(truth), validation=aside)
     network = merged([net.module_ for net in model.nets_], model._head(), shift, scale)
     return network, model.evaluation_.named(names)
+
+
+def targets_of(truth: Tensor) -> Any:
+    """Labels [rows, K] as the classifier takes them; a single label as sets, for one column would mean two classes."""
+    return truth.numpy() if truth.shape[1] > 1 else [["it"] if has else [] for has in truth[:, 0].bool().tolist()]

@@ -15,6 +15,7 @@ from rsoftmax.model_card import model_card
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output
 from rsoftmax.multilabel.labeller import Labels, check_lengths, indicator
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
+from rsoftmax.sklearn.encoded import targets_of
 from rsoftmax.sklearn.merging import merged
 from rsoftmax.sklearn.preparation import Preparation
 
@@ -91,7 +92,7 @@ class TableModel(Labeller, nn.Module):
         found = names if names is not None else sorted({name for row in labels for name in row})  # type: ignore[union-attr]
         truth = indicator(labels, found)
         check_lengths(rows, truth)
-        model = SparseLabelClassifier(average=average, **settings).fit(torch.tensor(rows).numpy(), truth.numpy())
+        model = SparseLabelClassifier(average=average, **settings).fit(torch.tensor(rows).numpy(), targets_of(truth))
         return cls.of(model, features, found)
 
     @classmethod
