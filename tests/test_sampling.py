@@ -1,10 +1,10 @@
 """Warpers for generate: softmax of what they return is the mapping."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, MinPLogitsWarper, TopKLogitsWarper
 
@@ -12,10 +12,10 @@ from rsoftmax import r_softmax, t_softmax
 from rsoftmax.huggingface import RSoftmaxWarper, TSoftmaxWarper
 
 WARPERS = [TSoftmaxWarper(1.5), RSoftmaxWarper(k=7), RSoftmaxWarper(r=0.9)]
-NONE = torch.zeros(1, 1, dtype=torch.long)
+NONE: Any = torch.zeros(1, 1, dtype=torch.long)
 
 
-def scores(rows: int = 5, tokens: int = 300) -> Tensor:
+def scores(rows: int = 5, tokens: int = 300) -> Any:
     return 3 * torch.randn(rows, tokens)
 
 
@@ -51,7 +51,9 @@ def test_what_others_have_removed_stays_removed_and_the_best_token_the_best(warp
 @pytest.mark.parametrize("settings", [{"do_sample": True}, {"num_beams": 3}, {"do_sample": True, "num_beams": 2}])
 @pytest.mark.parametrize("warper", WARPERS, ids=lambda warper: type(warper).__name__)
 def test_generate_takes_them_for_samples_beams_and_batches(warper: TSoftmaxWarper, settings: dict[str, int]) -> None:
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=60, n_layer=1, n_embd=8, n_head=2, bos_token_id=0, eos_token_id=0))
+    model: Any = GPT2LMHeadModel(
+        GPT2Config(vocab_size=60, n_layer=1, n_embd=8, n_head=2, bos_token_id=0, eos_token_id=0)
+    )
     prompt = torch.arange(6).reshape(2, 3) + 1
     told = {"max_new_tokens": 4, "pad_token_id": 0, **settings}
     found = model.generate(prompt, attention_mask=torch.ones_like(prompt), logits_processor=[warper], **told)

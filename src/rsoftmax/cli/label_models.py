@@ -35,9 +35,9 @@ def load(folder: Path) -> "AnyModel":
 
 def role(model: "AnyModel") -> str:
     """What the model reads: "text", "image" or "features"."""
-    if hasattr(model, "preparation"):
+    if "features" in model.about():
         return "features"
-    return "text" if model.config.max_tokens is not None else "image"
+    return "text" if "max_tokens" in model.about() else "image"
 
 
 def items_of(table: "Table", what: str, column: str) -> list[Any]:
@@ -88,7 +88,7 @@ def cut_notice(model: "AnyModel", items: list[Any]) -> None:
     """Say which texts are longer than the model reads."""
     if role(model) != "text":
         return
-    long, most = model.inputs.cut(items), model.config.max_tokens  # type: ignore[union-attr]
+    long, most = model.cut(items), model.about()["max_tokens"]
     if long:
         typer.echo(
             f"{len(long)} of {len(items)} texts are longer than {most} tokens, the first in row {long[0] + 1}:"

@@ -1,6 +1,7 @@
 """A whole :class:`rsoftmax.huggingface.LabelModel` trained by the Trainer of transformers; it can be stopped."""
 
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -39,11 +40,12 @@ def finetune(
     epochs: float = 4,
     lr: float = 1e-4,
     batch_size: int = 32,
+    looks: int = 1,
     patience: int = 1,
     warmup: float = 0.1,
     checkpoints: str | Path | None = None,
 ) -> Evaluation:
-    """Train encoder and head, keep the epoch with the lowest loss on rows held out, and calibrate on these.
+    """Train encoder and head, keep the weights with the lowest loss on rows held out, and calibrate on these.
 
     Args:
         model: what to train, in place.
@@ -55,7 +57,8 @@ def finetune(
         epochs: passes over the items, at most.
         lr: the learning rate, reached after the share ``warmup`` of all steps, and falling to 0 from there on.
         batch_size: items in a step.
-        patience: epochs without a lower loss after which training stops.
+        looks: how often in an epoch the loss on rows held out is looked at, and a checkpoint written.
+        patience: looks without a lower loss after which training stops.
         checkpoints: a folder; training that was stopped goes on from the last checkpoint there. None: no further use.
 
     Returns:
@@ -67,7 +70,20 @@ def finetune(
         folder = Path(checkpoints or stack.enter_context(tempfile.TemporaryDirectory()))
         trainer = Trainer(
             model,
-            _arguments(model, folder, epochs, lr, batch_size, warmup, seed, progress),
+            _arguments(
+                folder,
+                num_train_epochs=epochs,
+                learning_rate=lr,
+                warmup_steps=warmup,  # below 1: a share of all steps
+                per_device_train_batch_size=batch_size,
+                per_device_eval_batch_size=batch_size,
+                eval_steps=(steps := math.ceil(len(train[0]) / batch_size / looks)),
+                save_steps=steps,
+                logging_steps=steps,
+                train_sampling_strategy="group_by_length" if model.main_input_name == TEXTS else "random",
+                seed=seed,
+                disable_tqdm=not progress,
+            ),
             train_dataset=_Items(train, model.main_input_name),
             eval_dataset=_Items(held, model.main_input_name),
             data_collator=_Collator(model),
@@ -78,7 +94,7 @@ def finetune(
             trainer.remove_callback(ProgressCallback)
         stack.enter_context(quiet())
         trainer.train(resume_from_checkpoint=last_whole(folder))
-    return calibrate(model.eval(), held)
+    return calibrate(model, held)
 
 
 def split(items: Sequence[Any], truth: Tensor, seed: int) -> tuple[Part, Part]:
@@ -113,25 +129,11 @@ def last_whole(folder: Path) -> str | None:
     return None
 
 
-def _arguments(
-    model: "LabelModel",
-    folder: Path,
-    epochs: float,
-    lr: float,
-    batch_size: int,
-    warmup: float,
-    seed: int,
-    progress: bool,
-) -> TrainingArguments:
+def _arguments(folder: Path, **settings: Any) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=epochs,
-        learning_rate=lr,
-        warmup_steps=warmup,  # below 1: a share of all steps
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=batch_size,
-        eval_strategy="epoch",
-        save_strategy="epoch",
+        eval_strategy="steps",
+        save_strategy="steps",
         save_total_limit=2,
         load_best_model_at_end=True,
         metric_for_best_model="loss",
@@ -139,12 +141,9 @@ def _arguments(
         label_names=["labels"],
         prediction_loss_only=True,
         remove_unused_columns=False,
-        train_sampling_strategy="group_by_length" if model.main_input_name == TEXTS else "random",
-        logging_strategy="epoch",
-        seed=seed,
         report_to="none",
-        disable_tqdm=not progress,
         dataloader_pin_memory=torch.cuda.is_available(),
+        **settings,
     )
 
 

@@ -34,5 +34,5 @@ def fit_head(
     head = model.config.head
     network, scores = fit_features(x, truth, aside, model.names, head, progress=progress, random_state=seed, **settings)
     model.network = network.to(model.device)
-    model.config.hidden = network.hidden[0].out_features if len(network.hidden) else 0
+    model.config.hidden = network.width
     return scores

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from rsoftmax.folders import CARD, check_hashes, hashes, settings_of, written
 from rsoftmax.huggingface import encoder as encoders
@@ -47,7 +47,7 @@ class LabelOutput(ModelOutput):
     p: Tensor | None = None
 
 
-class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
+class LabelModel(Labeller, PreTrainedModel):
     """An encoder of texts or pictures with a :class:`rsoftmax.multilabel.MultiLabelHead`: labels by name.
 
     Made by :meth:`from_encoder` or ``from_pretrained``; saved by ``save_pretrained``, with tokenizer or image
@@ -79,7 +79,7 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         self.main_input_name = self.encoder.main_input_name
         self.network = LabelNetwork(config.features, len(config.names), config.hidden, **config.head)
         self.processor: Any = None
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(
@@ -128,10 +128,11 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         model = cls(config)
         model.encoder.load_state_dict(network.state_dict())
         model.processor = processor
-        return model.eval()
+        model.train(False)
+        return model
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, *args: Any, **options: Any) -> Any:
+    def from_pretrained(cls, source: str | Path, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Load what ``save_pretrained`` wrote, from a folder or the hub, ready to predict.
 
         A folder that is damaged, or that of another model, is refused.
@@ -143,14 +144,15 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         safe = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
         try:
             with quiet():
-                model, report = super().from_pretrained(source, *args, **{**options, **safe})
+                found: Any = super().from_pretrained(source, *args, **{**options, **safe})
+                model, report = found
                 check_report(report)
                 model.processor = encoders.processor_of(source, model.main_input_name)
         except Exception as error:  # whatever a file that was changed by hand makes torch and transformers raise
             raise ValueError(f"{source} is damaged: {error}") from error
         return (model, report) if wants_report else model
 
-    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write weights, settings, processor and model card as one folder, at one stroke; nothing is half-written.
 
         What else is in the folder stays, a model card that is there too, unless this is another model's.
@@ -164,7 +166,8 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
             self.config.save_pretrained(folder)
             (folder / CARD).write_text(self._card(), encoding="utf-8")
         if push:
-            self.push_to_hub(options.get("repo_id") or Path(save_directory).name)
+            push_to_hub: Any = self.push_to_hub
+            push_to_hub(options.get("repo_id") or Path(save_directory).name)
 
     @property
     def names(self) -> list[str]:
@@ -214,7 +217,7 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         """The features of texts or pictures, [items, features], on the CPU."""
         inputs = self.inputs
         inputs.check(items)
-        self.eval()
+        self.train(False)
         with tqdm(total=len(items), unit="items", desc="reading", disable=not progress) as bar:
 
             def rows() -> Any:
@@ -240,6 +243,10 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
     def about(self) -> dict[str, Any]:
         """Where texts are cut."""
         return {} if self.config.max_tokens is None else {"max_tokens": self.config.max_tokens}
+
+    def cut(self, items: Sequence[Any]) -> list[int]:
+        """The places of texts that are longer than what the encoder reads."""
+        return self.inputs.cut(items)
 
     @torch.inference_mode()
     def outputs(self, items: Sequence[Any], *, progress: bool = False) -> Output:
@@ -283,7 +290,7 @@ class LabelModel(Labeller, PreTrainedModel):  # type: ignore[misc]
         if finetune:
             from rsoftmax.huggingface.finetuning import finetune as train
         else:
-            from rsoftmax.huggingface.frozen import fit_head as train  # type: ignore[assignment]
+            from rsoftmax.huggingface.frozen import fit_head as train
         self.learned(train(self, items, truth, held, progress=progress, seed=seed, **settings))
         return self
 

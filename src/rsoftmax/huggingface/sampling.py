@@ -10,7 +10,7 @@ from rsoftmax.domains import RATE
 from rsoftmax.mappings import r_softmax, t_softmax
 
 
-class TSoftmaxWarper(LogitsProcessor):  # type: ignore[misc]
+class TSoftmaxWarper(LogitsProcessor):
     r"""t-softmax in place of softmax: tokens whose score is t or more below the best one get nothing.
 
     .. math:: p \propto [x - \max(x) + t]_+ \, e^x
@@ -44,7 +44,7 @@ class TSoftmaxWarper(LogitsProcessor):  # type: ignore[misc]
         return t_softmax(scores.float(), self.t).log_()
 
 
-class RSoftmaxWarper(LogitsProcessor):  # type: ignore[misc]
+class RSoftmaxWarper(LogitsProcessor):
     r"""r-softmax in place of softmax: the k best tokens, or the share 1 - r of them, are kept, with soft edges.
 
     .. math:: p \propto [x - \mathrm{quantile}(x, r)]_+ \, e^x

@@ -37,6 +37,10 @@ class Labeller:
         """What a program that has only tensors needs to know about them."""
         return {}
 
+    def cut(self, items: Sequence[Any]) -> list[int]:
+        """The places of items that are longer than what the model reads of them."""
+        return []
+
     def predict(
         self, items: Sequence[Any], *, every_label: bool = False, progress: bool = False
     ) -> list[dict[str, float]]:

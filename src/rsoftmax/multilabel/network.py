@@ -35,6 +35,11 @@ class LabelNetwork(nn.Module):
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Sequential()
         self.head = MultiLabelHead(hidden or features, labels, **head)
 
+    @property
+    def width(self) -> int:
+        """The number of hidden units; 0: there is no hidden layer."""
+        return sum(layer.out_features for layer in self.hidden if isinstance(layer, nn.Linear))
+
     def forward(self, x: Tensor) -> Output:
         """From features to marginals and labels."""
         return self.head.decode(self.scores(x))

@@ -25,7 +25,7 @@ def merged(nets: Sequence[Network], head: dict[str, Any], shift: Tensor, scale: 
         shift, scale: of the features, [features].
     """
     first = nets[0]
-    layers = [[part for part in net.backbone if isinstance(part, nn.Linear)] for net in nets]  # type: ignore[union-attr]
+    layers = [[part for part in net.backbone.modules() if isinstance(part, nn.Linear)] for net in nets]
     if len(layers[0]) > 1:
         raise ValueError(f"a model with {len(layers[0])} hidden layers cannot be saved as one; hidden=(512,) can")
     width = sum(part[0].out_features for part in layers if part)
@@ -34,7 +34,7 @@ def merged(nets: Sequence[Network], head: dict[str, Any], shift: Tensor, scale: 
         weight, bias = (torch.cat([getattr(part[0], name) for part in layers]) for name in ("weight", "bias"))
         _write(network.hidden[0], *_standardised(weight, bias, shift, scale))
     for name in first.head.rule.layers(first.head.labels):
-        outs = [net.head.get_submodule(name) for net in nets]
+        outs: list[Any] = [net.head.get_submodule(name) for net in nets]
         bias = torch.stack([part.bias for part in outs]).mean(0)
         if width:
             _write(network.head.get_submodule(name), torch.cat([part.weight for part in outs], 1) / len(nets), bias)
@@ -51,6 +51,6 @@ def _standardised(weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) ->
     return weight, bias - weight @ shift
 
 
-def _write(layer: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    layer.weight.copy_(weight)  # type: ignore[operator, union-attr]
-    layer.bias.copy_(bias)  # type: ignore[operator, union-attr]
+def _write(layer: Any, weight: Tensor, bias: Tensor) -> None:
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)

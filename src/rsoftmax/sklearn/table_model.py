@@ -56,7 +56,7 @@ class TableModel(Labeller, nn.Module):
         scores: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "labels": list(labels),
             "features": list(features),
             "quantiles": quantiles,
@@ -89,7 +89,7 @@ class TableModel(Labeller, nn.Module):
             names: all labels; None: those that occur.
             settings: of :class:`SparseLabelClassifier`.
         """
-        found = names if names is not None else sorted({name for row in labels for name in row})  # type: ignore[union-attr]
+        found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
         check_lengths(rows, truth)
         model = SparseLabelClassifier(average=average, **settings).fit(torch.tensor(rows).numpy(), targets_of(truth))
@@ -100,9 +100,8 @@ class TableModel(Labeller, nn.Module):
         """What a classifier of dense features has learned."""
         preparation, d = Preparation.of(model._preparation), len(features)
         network = merged([net.module_ for net in model.nets_], model._head(), torch.zeros(d), torch.ones(d))
-        hidden = network.hidden[0].out_features if len(network.hidden) else 0
         scores = model.evaluation_.named(labels).as_dict()
-        made = cls(labels, features, preparation.quantiles.shape[1], int(hidden), model._head(), scores=scores)
+        made = cls(labels, features, preparation.quantiles.shape[1], network.width, model._head(), scores=scores)
         made.preparation, made.network = preparation, network
         return made.eval()
 

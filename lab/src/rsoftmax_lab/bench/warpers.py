@@ -1,8 +1,9 @@
 """What sampling from a sparse distribution costs, beside the warpers of transformers that keep as many tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper
@@ -16,7 +17,7 @@ SHAPES = tuple(product((1, 8, 64), (50257, 152064)))  # rows, tokens: of GPT-2 a
 QUICK_SHAPES = ((2, 1000),)
 KEPT, MIN_P, T = 50, 0.05, 3.0  # exp(-3) = 0.05
 
-WARPERS = {
+WARPERS: dict[str, Callable[[], Any]] = {
     "top-k": lambda: TopKLogitsWarper(KEPT),
     "min-p": lambda: MinPLogitsWarper(MIN_P),
     "r-softmax": lambda: RSoftmaxWarper(k=KEPT),

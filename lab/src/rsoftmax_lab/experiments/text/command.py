@@ -12,7 +12,7 @@ def text(
     data: Annotated[Path, typer.Option(help="The folder of GoEmotions: train.tsv, dev.tsv, test.tsv, labels.txt.")],
     model: Annotated[str, typer.Option(help="An encoder of texts: a folder of Hugging Face's kind, or a hub id.")],
     way: Annotated[list[str] | None, typer.Option(help="tfidf, frozen or finetuned; may be given again.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows in fine-tuning, at most.")] = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows in fine-tuning, at most.")] = 3,
     lr: Annotated[float, typer.Option(help="The learning rate of fine-tuning.")] = 1e-4,
     max_tokens: Annotated[int, typer.Option(min=4, help="Tokens that the encoder reads of a text.")] = 64,
     seeds: Annotated[int, typer.Option(min=1, help="How often the encoder's runs are done.")] = 1,

@@ -35,7 +35,7 @@ class Run(BaseRun):
 
     way: str
     seed: int = 0
-    epochs: int = 4
+    epochs: int = 3
     lr: float = 1e-4
     batch_size: int = 32
     max_tokens: int = 64

@@ -19,6 +19,8 @@ from rsoftmax_lab.experiments.text.data import Part, Texts, read
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.running.runs import Row, differences, key
 
+LOOKS = 8  # in an epoch of fine-tuning: no more of it than an eighth is lost if it is stopped
+
 
 def run(model: str, data: Path, out: Path, run: Run) -> Row:
     """Train, and score every way of answering: the row of a run.
@@ -71,6 +73,8 @@ def _finetuned(
         epochs=run.epochs,
         lr=run.lr,
         batch_size=run.batch_size,
+        looks=LOOKS,
+        patience=LOOKS,
         checkpoints=out / "text-checkpoints" / name,
     )
     with torch.no_grad():
