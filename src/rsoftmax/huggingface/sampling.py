@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from rsoftmax.domains import RATE
-from rsoftmax.mappings import r_softmax, t_softmax
+from rsoftmax.mappings import r_softmax
 
 
 class TSoftmaxWarper(LogitsProcessor):
@@ -22,7 +22,7 @@ class TSoftmaxWarper(LogitsProcessor):
         t: how far below the best score the edge is, above 0.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
+        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
@@ -40,8 +40,13 @@ class TSoftmaxWarper(LogitsProcessor):
         self.t = float(t)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the probabilities."""
-        return t_softmax(scores.float(), self.t).log_()
+        """The logarithms of the weights; only those of tokens that are kept are computed."""
+        x = scores.float()
+        edge = x.amax(-1, keepdim=True) - self.t
+        kept = (x > edge).flatten().nonzero()[:, 0]
+        best, edges = x.flatten()[kept], edge.flatten()[kept // x.shape[-1]]
+        weights = best + (best - edges).log()
+        return torch.full_like(x, -torch.inf).flatten().index_copy_(0, kept, weights).view_as(x)
 
 
 class RSoftmaxWarper(LogitsProcessor):
@@ -54,7 +59,7 @@ class RSoftmaxWarper(LogitsProcessor):
         r: the share of tokens that get nothing, in [0, 1]; of those that other processors have left.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
+        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
@@ -77,12 +82,21 @@ class RSoftmaxWarper(LogitsProcessor):
         self.k, self.r = k, r
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the probabilities."""
-        return r_softmax(scores.float(), self._rate(scores)).log_()
-
-    def _rate(self, scores: Tensor) -> Tensor | float:
-        """The share of zeros, of the tokens that are left in each row."""
+        """The logarithms of the weights."""
+        x = scores.float()
         if self.k is None:
-            return float(self.r or 0.0)
-        left = (scores > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
-        return (left - self.k).clamp(min=0).double() / left
+            return r_softmax(x, float(self.r or 0.0)).log_()
+        left = (x > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
+        if left.min() > self.k:
+            best, places = x.topk(self.k + 1, -1)
+            if (best[..., 0] > best[..., -1]).all():
+                return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_weights(best, left))
+        return r_softmax(x, (left - self.k).clamp(min=0).double() / left).log_()
+
+
+def _log_weights(best: Tensor, left: Tensor) -> Tensor:
+    """Of the k highest scores, from the k + 1 highest of each row: the quantile lies between the last two of these."""
+    k = best.shape[-1] - 1
+    kept, last, below = best[..., :-1], best[..., -2:-1], best[..., -1:]
+    quantile = below + (last - below) * (k / left)
+    return kept + (kept - quantile).log()
