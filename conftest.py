@@ -13,7 +13,7 @@ from rsoftmax.kernels import KERNELS, use_kernels
 
 # Without triton its kernels cannot be imported, and so not be searched for examples.
 collect_ignore_glob = [] if find_spec("triton") else ["src/rsoftmax/kernels/triton/[!_]*.py"]
-pytest_plugins = ["mulan_sets"]
+pytest_plugins = ["encoders", "mulan_sets"]
 torch.set_num_threads(1)  # the processes of pytest-xdist share the cores
 
 

@@ -246,14 +246,15 @@ def classifier_files() -> dict[str, bytes]:
     import torch
     from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
+    from rsoftmax.huggingface import LabelModel
     from rsoftmax.huggingface.adapter import quiet
-    from rsoftmax.huggingface.picture_classifier import PictureClassifier
 
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
     with quiet(), tempfile.TemporaryDirectory() as place:
-        model = PictureClassifier(ResNetModel(config), ["cat", "dog"], {"mapping": "softmax"}, 16)
-        model.save(Path(place, "model"), ViTImageProcessorPil(size={"height": 32, "width": 32}))
+        ResNetModel(config).save_pretrained(Path(place, "encoder"))
+        ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(Path(place, "encoder"))
+        LabelModel.from_encoder(Path(place, "encoder"), ["cat", "dog"]).save_pretrained(Path(place, "model"))
         files = {path.name: path.read_bytes() for path in Path(place, "model").iterdir()}
     settings = json.loads(files["config.json"])
     del settings["files"]  # else each damage would be noticed by its hash, and nothing behind it be tried
@@ -261,9 +262,9 @@ def classifier_files() -> dict[str, bytes]:
 
 
 def read_classifier(folder: Path) -> object:
-    from rsoftmax.huggingface.picture_classifier import PictureClassifier
+    from rsoftmax.huggingface import LabelModel
 
-    return PictureClassifier.load(folder)
+    return LabelModel.from_pretrained(folder)
 
 
 @cache

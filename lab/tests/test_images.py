@@ -23,9 +23,9 @@ from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
+from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.adapter import quiet
 from rsoftmax.huggingface.backbone import Backbone
-from rsoftmax.huggingface.picture_classifier import PictureClassifier, predict
 from rsoftmax.pictures import BadPictureError, File, open_picture
 from rsoftmax_lab.contest import rules
 from rsoftmax_lab.contest.methods import METHODS
@@ -430,7 +430,7 @@ def test_fine_tuning_moves_the_network_but_not_its_statistics(kit: Path, tiny: P
     run = replace(FINE, method="softmax", epochs=1, selection_share=0.0, augment=False)
     whole.run(run)
     after, before = (load_file(path / "model.safetensors") for path in (whole.folder(run) / "model", tiny))
-    moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[f"backbone.{name}"])}
+    moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[f"encoder.{name}"])}
     assert any("convolution" in name for name in moved)
     assert not any("running" in name for name in moved)
 
@@ -445,52 +445,52 @@ def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
 
 
 def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
-    backbone = Backbone.load(str(tiny))
-    model = PictureClassifier(backbone.network, CLASSES, METHODS["r_softmax_expected_f1"].head, backbone.size).eval()
-    model.save(tmp_path / "model", backbone.processor)
+    model = LabelModel.from_encoder(tiny, CLASSES, "samples", **METHODS["r_softmax_expected_f1"].head)
+    model.save_pretrained(tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {
-        "config.json", "model.safetensors", "preprocessor_config.json"
+        "README.md", "config.json", "model.safetensors", "preprocessor_config.json"
     }  # fmt: skip
-    again, processor = PictureClassifier.load(tmp_path / "model")
+    again = LabelModel.from_pretrained(tmp_path / "model")
     pictures = [Image.new("RGB", (30, 30), (40 * i, 0, 90)) for i in range(4)]
-    found = predict(model, backbone, pictures)
-    assert found == predict(again, processor, pictures)
-    assert all(one.p > 0 for labels in found for one in labels)
-    assert sum(one.p for one in found[0]) == pytest.approx(1, abs=1e-6)
-    with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax reproduce voc --save"):
-        PictureClassifier.load(tmp_path)
+    found = model.predict(pictures)
+    assert found == again.predict(pictures)
+    assert all(0 < marginal < 1 for labels in found for marginal in labels.values())
+    assert [list(labels) for labels in found] == model.predict_labels(pictures)
+    p = model(**model.inputs.batch(pictures)).p
+    assert p.sum(-1).tolist() == pytest.approx([1.0 if labels else 0.0 for labels in found], abs=1e-6)
+    with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax train --out"):
+        LabelModel.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="that of a model of another kind"):
-        PictureClassifier.load(tiny)
+        LabelModel.from_pretrained(tiny)
 
 
-def classifier(tiny: Path, classes: list[str]) -> tuple[PictureClassifier, Any]:
-    backbone = Backbone.load(str(tiny))
-    return PictureClassifier(backbone.network, classes, {"mapping": "softmax"}, backbone.size), backbone.processor
+def classifier(tiny: Path, classes: list[str]) -> LabelModel:
+    return LabelModel.from_encoder(tiny, classes, mapping="softmax")
 
 
 def test_saving_again_keeps_what_a_user_has_put_into_the_folder(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    model, processor = classifier(tiny, CLASSES)
-    model.save(folder, processor)
+    model = classifier(tiny, CLASSES)
+    model.save_pretrained(folder)
     (folder / "notes.txt").write_text("mine")
     (folder / "more").mkdir()
-    model, processor = classifier(tiny, [*CLASSES, "dog"])
-    model.save(folder, processor)
+    model = classifier(tiny, [*CLASSES, "dog"])
+    model.save_pretrained(folder)
     assert (folder / "notes.txt").read_text() == "mine"
     assert {path.name for path in folder.iterdir()} == {
-        "config.json", "model.safetensors", "preprocessor_config.json", "notes.txt", "more"
+        "README.md", "config.json", "model.safetensors", "preprocessor_config.json", "notes.txt", "more"
     }  # fmt: skip
-    assert PictureClassifier.load(folder)[0].classes == [*CLASSES, "dog"]
+    assert LabelModel.from_pretrained(folder).names == [*CLASSES, "dog"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_model_is_saved_through_a_link_and_into_an_empty_folder(tiny: Path, tmp_path: Path) -> None:
-    model, processor = classifier(tiny, CLASSES)
+    model = classifier(tiny, CLASSES)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    model.save(tmp_path / "link", processor)
+    model.save_pretrained(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert PictureClassifier.load(tmp_path / "real")[0].classes == CLASSES
+    assert LabelModel.from_pretrained(tmp_path / "real").names == CLASSES
 
 
 @pytest.mark.parametrize("place", ["file", "dangling", "file/below", "full"])
@@ -511,47 +511,48 @@ def test_a_save_that_is_stopped_leaves_the_model_of_before(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "model"
-    model, processor = classifier(tiny, CLASSES)
-    model.save(folder, processor)
-    other, _ = classifier(tiny, CLASSES[::-1])
+    model = classifier(tiny, CLASSES)
+    model.save_pretrained(folder)
+    other = classifier(tiny, CLASSES[::-1])
 
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(processor, "save_pretrained", full)
+        patch.setattr(other.processor, "save_pretrained", full)
         with pytest.raises(OSError, match="no space left"):
-            other.save(folder, processor)
-    assert PictureClassifier.load(folder)[0].classes == CLASSES
+            other.save_pretrained(folder)
+    assert LabelModel.from_pretrained(folder).names == CLASSES
     settings = (folder / "config.json").read_bytes()
-    other.save(folder, processor)
+    other.save_pretrained(folder)
     (folder / "config.json").write_bytes(settings)  # as if a kill had come before the last file
     with pytest.raises(ValueError, match=r"model.safetensors is not the file that config.json was saved with"):
-        PictureClassifier.load(folder)
+        LabelModel.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"features": 10**12}, r"head\.\S+ is \[3, 16\] in model.safetensors, and \[3, 1000000000000\] by config.json"),
-        ({"backbone": {"depths": [10**9, 1]}}, "asks for more layers than model.safetensors has tensors for"),
-        ({"backbone": {"hidden_sizes": [8, 10**6]}}, "by config.json"),
-        ({"classes": "abc"}, "is damaged, or that of a model of another kind"),
-        ({"classes": [[]] * 3}, "is damaged, or that of a model of another kind"),
+        ({"encoder": {"depths": [10**9, 1]}}, "asks for more layers than model.safetensors has tensors for"),
+        ({"encoder": {"hidden_sizes": [8, 10**6]}}, "by config.json"),
+        ({"model_type": "abc"}, "is damaged, or that of a model of another kind"),
+        ({"id2label": "abc"}, "is damaged"),
+        ({"id2label": [[]] * 3}, "is damaged"),
     ],
 )
 def test_settings_that_do_not_fit_the_weights_are_refused_before_memory_is_taken(
     changes: dict[str, Any], message: str, tiny: Path, tmp_path: Path
 ) -> None:
-    model, processor = classifier(tiny, CLASSES)
-    model.save(tmp_path / "model", processor)
+    model = classifier(tiny, CLASSES)
+    model.save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     settings = json.loads(path.read_bytes())
     for name, value in changes.items():
         settings[name] = settings[name] | value if isinstance(value, dict) else value
     path.write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
-        PictureClassifier.load(tmp_path / "model")
+        LabelModel.from_pretrained(tmp_path / "model")
 
 
 def test_fine_tuning_keeps_what_a_user_has_put_into_its_folders(kit: Path, tiny: Path, tmp_path: Path) -> None:

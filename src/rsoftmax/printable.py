@@ -1,6 +1,6 @@
-"""Names that come from files, as they can be shown: on a terminal, in a report and in a figure."""
+"""Names that come from files, and probabilities, as they can be shown: on a terminal, in a report and in a figure."""
 
-__all__ = ["printable"]
+__all__ = ["printable", "readable"]
 
 
 def printable(text: str) -> str:
@@ -14,3 +14,13 @@ def printable(text: str) -> str:
         naïve\n\x1b[31mred \u202egnp.exe
     """
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def readable(p: float) -> str:
+    """A probability in a few digits; only zero looks like zero.
+
+    Example:
+        >>> readable(0.25), readable(2e-5), readable(0.0)
+        ('0.250', '2e-05', '0.000')
+    """
+    return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.0e}"

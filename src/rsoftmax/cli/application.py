@@ -1,4 +1,4 @@
-"""All commands together: ``rsoftmax list | plot | attention-map | predict``, and those of the laboratory.
+"""All commands together: those of the library, one file each, and those of the laboratory.
 
 Nothing heavy is imported before a command runs: ``rsoftmax --help`` waits neither for torch nor for the laboratory,
 whose commands come from the entry points of the group ``rsoftmax.commands``: functions that add to an application.
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention_map, mappings, plot, predict
+from rsoftmax.cli import attention_map, evaluate, export, mappings, plot, predict, train
 from rsoftmax.cli.parameters import TAKES_PARAMETERS
 
 LAB = {
@@ -61,6 +61,9 @@ def _laboratory(name: str) -> typer.Typer:
 app.command("list")(mappings.list_mappings)
 app.add_typer(plot.app, name="plot")
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention_map.attention_map)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("export")(export.export)
 for command, text in LAB.items():
     _add_lab_command(command, text)

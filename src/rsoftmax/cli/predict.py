@@ -1,79 +1,131 @@
 """``rsoftmax predict``."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, told
+
+if TYPE_CHECKING:
+    from rsoftmax.cli.label_models import AnyModel
+    from rsoftmax.data_files import Table
+
+
+class Asked(NamedTuple):
+    """The items that labels are wanted for, what to call each, and the table that they come from, if any."""
+
+    items: list[Any]
+    names: list[str]
+    table: "Table | None" = None
+
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="What `rsoftmax reproduce voc --save` wrote.")],
-    pictures: Annotated[Path, typer.Argument(help="A picture, or a folder of them.")],
+    model: Annotated[Path, typer.Argument(help="A folder that `rsoftmax train` or `reproduce voc --save` wrote.")],
+    data: Annotated[
+        list[str], typer.Argument(help="A table, texts, pictures or a folder of them; - for texts, a line each.")
+    ],
+    text: Annotated[str | None, typer.Option(help="The column of texts; as in training if not given.")] = None,
+    image: Annotated[str | None, typer.Option(help="The column of pictures' paths; likewise.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each item.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a table with a column of labels.")] = False,
+    every_label: Annotated[
+        bool, typer.Option("--all", help="Print the probabilities of all labels, answered or not.")
+    ] = False,
     show: Annotated[
-        Path | None, typer.Option(help="Write the picture with its labels and a bar chart here; a folder for a folder.")
+        Path | None, typer.Option(help="Write the picture with its labels and a bar chart here; a folder for several.")
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Count and leave out pictures that cannot be opened.")
     ] = False,
 ) -> None:
-    """Say what is in pictures: the labels with their probabilities, exact zeros left out."""
-    from rsoftmax.huggingface.picture_classifier import PictureClassifier
-    from rsoftmax.huggingface.picture_classifier import predict as labels_of
-    from rsoftmax.pictures import BadPictureError, open_picture
-    from rsoftmax.plots import draw_labels
-    from rsoftmax.printable import printable
+    """Say which labels texts, pictures or rows have, with their probabilities."""
+    if json and csv:
+        raise typer.BadParameter("choose one of --json and --csv", param_hint="--json, --csv")
+    loaded = load(model)
+    asked = _asked(loaded, data, {"text": text, "image": image})
+    if role(loaded) == "image" and asked.table is None:
+        from rsoftmax.cli.pictures import openable
 
-    try:
-        classifier, backbone = PictureClassifier.load(model)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="MODEL") from None
-    paths = _pictures(pictures)
-    targets = _targets(pictures, paths, show)
-    bad = 0
-    for path in paths:
-        try:
-            picture = open_picture(path, str(path))
-        except BadPictureError as error:
-            if not skip_bad:
-                raise typer.BadParameter(f"{error}; --skip-bad goes on without it", param_hint="PICTURES") from None
-            bad += 1
-            continue
-        found = labels_of(classifier, backbone, [picture])[0]
-        typer.echo(f"{printable(path.name)}: {', '.join(map(str, found)) or 'no label'}")
-        if (target := targets.get(path)) is not None:
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                draw_labels(picture, found, path.name, target)
-            except OSError as error:
-                raise typer.BadParameter(str(error), param_hint="--show") from None
-    if bad:
-        typer.echo(f"left out: {bad} of {len(paths)} pictures, which cannot be opened")
-    if show is not None and bad < len(paths):
+        asked = asked._replace(**openable(asked.items, skip_bad)._asdict())
+    elif show is not None:
+        raise typer.BadParameter("only pictures can be shown", param_hint="--show")
+    if show is not None:
+        from rsoftmax.cli.pictures import targets
+
+        drawings = targets(data, asked.items, show)
+    cut_notice(loaded, asked.items)
+    found = _found(loaded, asked, every_label)
+    for line in _lines(asked.names, found, "json" if json else "csv" if csv else "text", loaded.names, every_label):
+        typer.echo(line)
+    if show is not None and found:
+        from rsoftmax.cli.pictures import draw
+
+        draw(asked.items, found, drawings)
         typer.echo(f"wrote {show}")
 
 
-def _pictures(place: Path) -> list[Path]:
-    """The picture, or those of a folder."""
-    from rsoftmax.pictures import ENDINGS
+def _asked(model: "AnyModel", data: list[str], columns: dict[str, str | None]) -> Asked:
+    """What was given: a table, or the items themselves."""
+    from rsoftmax.data_files import READERS, read
 
-    if not place.is_dir():
-        return [place]
-    paths = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
-    if not paths:
-        raise typer.BadParameter(f"{place} holds no pictures ({', '.join(ENDINGS)})", param_hint="PICTURES")
-    return paths
+    what = role(model)
+    if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (what == "text" and not _is_path(data[0])):
+        with told("DATA"):
+            table = read(Path(data[0]))
+            items = items_of(table, what, column_for(model, what, columns.get(what)))
+        return Asked(items, [str(row) for row in range(1, len(items) + 1)], table)
+    if what == "features":
+        raise typer.BadParameter(f"rows come from a table: {', '.join(READERS)}", param_hint="DATA")
+    if what == "text":
+        texts = [line.rstrip("\r\n") for line in sys.stdin] if data == ["-"] else data
+        return Asked(texts, texts)
+    from rsoftmax.cli.pictures import pictures
+
+    paths = [path for place in data for path in pictures(Path(place))]
+    return Asked(paths, [path.name for path in paths])
 
 
-def _targets(place: Path, paths: list[Path], show: Path | None) -> dict[Path, Path]:
-    """Where the drawing of each picture goes, if drawings are wanted."""
-    from rsoftmax.plots.picture import endings
+def _is_path(word: str) -> bool:
+    return Path(word).exists() or " " not in word
 
-    if show is None:
-        return {}
-    if show.resolve() == place.resolve():
-        raise typer.BadParameter(f"{show} is where the pictures are; name another place", param_hint="--show")
-    if place.is_dir():
-        return {path: show / f"{path.name}.png" for path in paths}
-    if show.suffix.lower() not in endings():
-        raise typer.BadParameter(f"{show} does not end in {', '.join(endings())}", param_hint="--show")
-    return {place: show}
+
+def _found(model: "AnyModel", asked: Asked, every_label: bool) -> list[dict[str, float]]:
+    if asked.table is not None:
+        with rows_told(asked.table, asked.items):
+            return model.predict(asked.items, every_label=every_label)
+    with told("DATA"):
+        return model.predict(asked.items, every_label=every_label)
+
+
+def _lines(
+    names: list[str], found: list[dict[str, float]], form: str, labels: list[str], every_label: bool
+) -> Iterator[str]:
+    """What is printed, item by item."""
+    from rsoftmax.printable import printable, readable
+
+    if form == "csv":
+        yield _csv_line(["item", *labels] if every_label else ["item", "labels"])
+    for name, row in zip(names, found, strict=True):
+        if form == "json":
+            from json import dumps
+
+            yield dumps({"item": name, "labels": row}, ensure_ascii=False)
+        elif form == "csv":
+            yield _csv_line(
+                [name, *(f"{row[label]:.6f}" for label in labels)] if every_label else [name, ";".join(row)]
+            )
+        else:
+            listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in row.items())
+            yield f"{printable(name)}: {listed or 'no label'}"
+
+
+def _csv_line(cells: list[str]) -> str:
+    import csv
+    import io
+
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    return line.getvalue()

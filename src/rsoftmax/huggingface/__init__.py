@@ -1,4 +1,6 @@
-"""Sparse attention for Hugging Face models. Importing this makes every mapping an ``attn_implementation``.
+"""Sparse attention, labels and sampling with models of Hugging Face.
+
+Importing this makes every mapping an ``attn_implementation``, and ``LabelModel`` known to ``AutoModel``.
 
 >>> from transformers import BertConfig, BertModel
 >>> from rsoftmax.huggingface import rates, set_attention
@@ -20,14 +22,22 @@ except ImportError as missing:
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attend import register
 from rsoftmax.huggingface.head_table import HeadTable
+from rsoftmax.huggingface.label_config import LabelModelConfig
+from rsoftmax.huggingface.label_model import LabelModel, LabelOutput
 from rsoftmax.huggingface.measure import attention_weights, sparsity
 from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
+from rsoftmax.huggingface.sampling import RSoftmaxWarper, TSoftmaxWarper
 from rsoftmax.huggingface.saving import install
 from rsoftmax.huggingface.schedule import SparsitySchedule
 
 __all__ = [
     "HeadTable",
+    "LabelModel",
+    "LabelModelConfig",
+    "LabelOutput",
+    "RSoftmaxWarper",
     "SparsitySchedule",
+    "TSoftmaxWarper",
     "attention_weights",
     "layers",
     "parameter_groups",

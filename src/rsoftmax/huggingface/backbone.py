@@ -9,15 +9,8 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, AutoModel
 
-from rsoftmax.huggingface.adapter import quiet
-
-
-def is_hub_id(text: str) -> bool:
-    """Whether it looks like ``owner/name``, and not like a path."""
-    owner, _, name = text.partition("/")
-    return bool(owner.strip(".") and name) and "/" not in name
+from rsoftmax.huggingface import encoder
 
 
 @dataclass(frozen=True)
@@ -41,22 +34,15 @@ class Backbone:
     @classmethod
     def load(cls, model: str) -> "Backbone":
         """From a folder, or a hub id ``owner/name``."""
-        folder = Path(model)
-        if not folder.is_dir() and not is_hub_id(model):
-            raise ValueError(f"no model can be loaded from {model!r}: it is no folder, and a hub id is OWNER/NAME")
-        with quiet():
-            try:
-                processor = AutoImageProcessor.from_pretrained(model, backend="pil", trust_remote_code=False)
-                network, report = AutoModel.from_pretrained(
-                    model, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-                )
-                if report["missing_keys"]:
-                    raise ValueError(f"its file lacks {min(report['missing_keys'])}, which would be drawn at random")
-                size = _size(network.eval(), processor)
-            except Exception as error:  # whatever a damaged folder, or one of another kind, makes transformers raise
-                first = (str(error).strip().splitlines() or [repr(error)])[0]
-                raise ValueError(f"no model can be loaded from {model!r}: {first}") from None
-        return cls(model, folder.resolve().name if folder.is_dir() else model, network, processor, size)
+        network, processor, missing = encoder.load(model)
+        try:
+            if missing:
+                raise ValueError(f"its file lacks {min(missing)}, which would be drawn at random")
+            size = _size(network, processor)
+        except Exception as error:  # whatever a network of another kind makes transformers raise
+            raise encoder.unloadable(model, error) from None
+        name = Path(model).resolve().name if Path(model).is_dir() else model
+        return cls(model, name, network, processor, size)
 
     def pixels(self, pictures: list[Image.Image]) -> Tensor:
         """[pictures, 3, height, width], as the network wants them."""

@@ -26,8 +26,11 @@ teach each rate, and the rates of r_softmax and t_softmax; the default comes fir
 from rsoftmax.multilabel.calibration import PlattScaling
 from rsoftmax.multilabel.decoder import Decoded, Decoder
 from rsoftmax.multilabel.decoding import best_labels, keep_above, keep_count
+from rsoftmax.multilabel.evaluation import Evaluation, evaluated
 from rsoftmax.multilabel.expected_f1 import AVERAGES, Average, expected_f1_count, expected_f1_cut
 from rsoftmax.multilabel.head import MultiLabelHead
+from rsoftmax.multilabel.labeller import Labeller, indicator
+from rsoftmax.multilabel.network import LabelNetwork
 from rsoftmax.multilabel.reliability import CalibrationCurve, calibration_curve
 from rsoftmax.multilabel.rules import LOSSES, RATES, RULES, Rule
 from rsoftmax.multilabel.scores import Output, Scores
@@ -41,6 +44,9 @@ __all__ = [
     "CalibrationCurve",
     "Decoded",
     "Decoder",
+    "Evaluation",
+    "LabelNetwork",
+    "Labeller",
     "MultiLabelHead",
     "Output",
     "PlattScaling",
@@ -48,8 +54,10 @@ __all__ = [
     "Scores",
     "best_labels",
     "calibration_curve",
+    "evaluated",
     "expected_f1_count",
     "expected_f1_cut",
+    "indicator",
     "keep_above",
     "keep_count",
 ]

@@ -1,4 +1,4 @@
-"""Pictures: scores through every mapping, a model's attention, a picture beside its labels, calibration curves.
+"""Pictures: scores through every mapping, attention, a picture beside its labels, calibration, a model's scores.
 
 Needs ``pip install 'rsoftmax[plots]'``.
 """
@@ -10,7 +10,15 @@ except ImportError as missing:
 
 from rsoftmax.plots.attention_map import draw_attention_map
 from rsoftmax.plots.calibration import draw_calibration
+from rsoftmax.plots.evaluation import draw_evaluation
 from rsoftmax.plots.mappings import compare_mappings, draw_mappings
 from rsoftmax.plots.picture import draw_labels
 
-__all__ = ["compare_mappings", "draw_attention_map", "draw_calibration", "draw_labels", "draw_mappings"]
+__all__ = [
+    "compare_mappings",
+    "draw_attention_map",
+    "draw_calibration",
+    "draw_evaluation",
+    "draw_labels",
+    "draw_mappings",
+]

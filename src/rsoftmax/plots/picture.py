@@ -1,22 +1,18 @@
 """A picture beside its labels: what ``rsoftmax predict --show`` writes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rsoftmax.printable import printable
-
-if TYPE_CHECKING:  # drawing needs no transformers
-    from rsoftmax.huggingface.picture_classifier import Found
+from rsoftmax.printable import printable, readable
 
 MOST = 15  # bars that can be read
 
 
-def draw_labels(picture: Image.Image, found: "list[Found]", name: str, path: Path) -> None:
+def draw_labels(picture: Image.Image, found: dict[str, float], name: str, path: Path) -> None:
     """The picture under its labels, and a bar for each of the first of them."""
     with plt.rc_context({"text.parse_math": False}):  # names may hold dollar signs
         figure = _figure(picture, found, name)
@@ -29,16 +25,16 @@ def endings() -> list[str]:
     return sorted(f".{ending}" for ending in FigureCanvasBase.get_supported_filetypes())
 
 
-def _figure(picture: Image.Image, found: "list[Found]", name: str) -> Figure:
-    shown = found[:MOST]
+def _figure(picture: Image.Image, found: dict[str, float], name: str) -> Figure:
+    shown = list(found.items())[:MOST]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     left.imshow(picture)
     left.set_axis_off()
-    left.set_title(", ".join(printable(one.label) for one in found[:6]) or "no label", fontsize=12, wrap=True)
+    left.set_title(", ".join(printable(label) for label, _ in shown[:6]) or "no label", fontsize=12, wrap=True)
     left.text(0.5, -0.02, printable(name), transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777777")
-    right.barh([printable(one.label) for one in shown], [one.p for one in shown], color="#c1121f", height=0.6)
-    for place, one in enumerate(shown):
-        right.text(one.p + 0.01, place, one.number, va="center", fontsize=9)
+    right.barh([printable(label) for label, _ in shown], [p for _, p in shown], color="#c1121f", height=0.6)
+    for place, (_, p) in enumerate(shown):
+        right.text(p + 0.01, place, readable(p), va="center", fontsize=9)
     right.set_xlim(0, 1.12)
     right.set_ylim(max(len(shown), 4) - 0.4, -0.6)  # the first on top
     right.set_xlabel("probability")

@@ -4,6 +4,7 @@ Needs ``pip install 'rsoftmax[sklearn]'``. The classes can be imported from :mod
 """
 
 try:
+    import safetensors  # noqa: F401
     import sklearn  # noqa: F401
     import skorch  # noqa: F401
 except ImportError as missing:
@@ -12,5 +13,6 @@ except ImportError as missing:
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
 from rsoftmax.sklearn.expected_f1 import ExpectedF1Classifier
 from rsoftmax.sklearn.settings import PLAIN
+from rsoftmax.sklearn.table_model import TableModel
 
-__all__ = ["PLAIN", "ExpectedF1Classifier", "SparseLabelClassifier"]
+__all__ = ["PLAIN", "ExpectedF1Classifier", "SparseLabelClassifier", "TableModel"]

@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_consistent_leng
 from torch import Tensor, nn
 
 from rsoftmax.mappings import softmax
-from rsoftmax.multilabel import Average, Output, Scores
+from rsoftmax.multilabel import Average, Evaluation, MultiLabelHead, Output, Scores, evaluated
 from rsoftmax.multilabel.choices import choose
 from rsoftmax.sklearn.data import Batches, Matrix, Rows
 from rsoftmax.sklearn.features import prepared_by
@@ -74,6 +74,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     Attributes:
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
         n_features_in_: the number of features.
+        evaluation_: what the rows held out say about the labels found, as :class:`rsoftmax.multilabel.Evaluation`; of
+            the training rows, if none were held out.
         nets_: the skorch nets; ``net_``, the first: ``net_.module_`` is the torch module, whose head holds calibration
             and cuts, ``net_.history`` what happened in each epoch.
 
@@ -363,12 +365,19 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         )
         known = torch.cat([part.labels() for part in held])
         weights = [part.weight for part in held if part.weight is not None]
-        self.net_.module_.head.calibrate(
+        head = self.net_.module_.head.calibrate(
             scores,
             known.to(scores.z.device),
             weight=torch.cat(weights)[:, None].to(scores.z.device) if weights else None,
             calibration=self.calibration is not None and parts[0][1] is not None,
         )
+        self.evaluation_ = self._evaluated(head, scores, known)
+
+    @torch.no_grad()
+    def _evaluated(self, head: MultiLabelHead, scores: Scores, known: Tensor) -> Evaluation:
+        output = head.decode(scores)
+        names = list(map(str, self.classes_.tolist()))
+        return evaluated(output.marginals.cpu(), (output.p > 0).cpu(), known, names)
 
     def _seed(self) -> int:
         return int(self._random.randint(SEEDS))

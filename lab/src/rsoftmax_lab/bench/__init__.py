@@ -16,6 +16,7 @@ BENCHMARKS = {
     "finetuning": "Time a fine-tuning step of a model with sparse attention beside torch's own; needs --model.",
     "compiled": "Time compiled mappings beside eager ones, and a compiled model beside the same with softmax.",
     "heads": "Time the multi-label heads beside binary cross-entropy's; on one thread if not told otherwise.",
+    "warpers": "Time sampling from sparse distributions beside top-k and min-p of transformers.",
 }
 """The file of each benchmark, and what it does."""
 

@@ -12,4 +12,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "users": Experiment("users", commands=("users",)),
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue",)),
+    "text": Experiment("text", commands=("text",)),
 }

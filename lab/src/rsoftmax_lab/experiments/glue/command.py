@@ -79,8 +79,8 @@ def glue(options: Options, sweep: Sweep) -> None:
 def _prepare(options: Options, sweep: Sweep) -> "list[Run]":
     """Everything that can be refused, before the first run."""
     from rsoftmax_lab.experiments.glue import grid
-    from rsoftmax_lab.experiments.glue.names import source_name
     from rsoftmax_lab.experiments.glue.run import check
+    from rsoftmax_lab.experiments.names import source_name
     from rsoftmax_lab.running import ranks
 
     if options.r and options.mapping and not any(map(grid.takes_r, options.mapping)):

@@ -107,8 +107,8 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
     """Everything that can be refused, before the first run."""
+    from rsoftmax.folders import check_place
     from rsoftmax.huggingface.backbone import Backbone
-    from rsoftmax.huggingface.picture_classifier import check_place
     from rsoftmax_lab.contest.methods import check_method
     from rsoftmax_lab.experiments.images import data, grid
     from rsoftmax_lab.experiments.images.run import prepare

@@ -22,7 +22,7 @@ def read(dataset: str, data: str) -> Splits:
         dataset: a key of ``READERS``, which says how a folder is laid out.
         data: the folder, or a hub id.
     """
-    from rsoftmax.huggingface.backbone import is_hub_id
+    from rsoftmax.huggingface.encoder import is_hub_id
 
     folder = Path(data)
     if not folder.is_dir() and is_hub_id(data):

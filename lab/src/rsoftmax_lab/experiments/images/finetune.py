@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, set_seed
 
+from rsoftmax.folders import check_place
+from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.adapter import quiet
-from rsoftmax.huggingface.backbone import Backbone
-from rsoftmax.huggingface.picture_classifier import PictureClassifier, check_place
+from rsoftmax.huggingface.inputs import Inputs
 from rsoftmax.pictures import open_picture
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.rules import Answers, answers
@@ -31,8 +32,8 @@ from rsoftmax_lab.running.runs import Row, differences
 
 SCORES = "scores"  # the key of the contest's scores in the Trainer's history
 CHECKPOINT = (
-    "model.safetensors", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json",
-    "training_args.bin",
+    "model.safetensors", "config.json", "preprocessor_config.json", "README.md", "optimizer.pt", "scheduler.pt",
+    "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin",
 )  # fmt: skip  # the files that the Trainer writes
 _NAME = re.compile(r"checkpoint-\d+")
 
@@ -79,22 +80,20 @@ class Whole:
         train, test = self.splits.train.take(learn), self.splits.val
         validation = self.splits.train.take(select) if run.selection_share else test
         set_seed(run.seed)
-        backbone = Backbone.load(self.model)
-        model = PictureClassifier(backbone.network, self.splits.classes, METHODS[run.method].head, backbone.size)
-        contest = _Contest(run, model, backbone, folder, train, validation, test)
+        model = LabelModel.from_encoder(self.model, self.splits.classes, "samples", **METHODS[run.method].head)
+        contest = _Contest(run, model, folder, train, validation, test)
         start = time.perf_counter()
         with quiet():
             contest.train(resume_from_checkpoint=_last_whole_checkpoint(folder))
         seconds = time.perf_counter() - start
-        model.save(folder / "model", backbone.processor)
+        model.save_pretrained(folder / "model")
         for checkpoint in _checkpoints(folder):
             own_files.remove(checkpoint, *CHECKPOINT)
         return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, contest.state.log_history)}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run, as it was after its last epoch."""
-        model, backbone = PictureClassifier.load(self.folder(run) / "model")
-        model.save(folder, backbone.processor)
+        LabelModel.from_pretrained(self.folder(run) / "model").save_pretrained(folder)
 
 
 class _Contest(Trainer):
@@ -103,8 +102,7 @@ class _Contest(Trainer):
     def __init__(
         self,
         run: Run,
-        model: PictureClassifier,
-        backbone: Backbone,
+        model: LabelModel,
         folder: Path,
         train: Pictures,
         validation: Pictures,
@@ -112,7 +110,7 @@ class _Contest(Trainer):
     ) -> None:
         self.run, self.rules = run, METHODS[run.method].rules
         self.judged = {"validation": validation, "test": test}
-        self.backbone = backbone
+        self.inputs = model.inputs
         settings = trainer.arguments(
             run,
             folder,
@@ -125,7 +123,7 @@ class _Contest(Trainer):
             logging_strategy="no",
             remove_unused_columns=False,
         )
-        super().__init__(model, settings, train_dataset=_Pixels(train, backbone, run.augment), eval_dataset=[])
+        super().__init__(model, settings, train_dataset=_Pixels(train, model.inputs, run.augment), eval_dataset=[])
         self.add_callback(_LastTwo())
         trainer.show_progress(self, self._line)
 
@@ -143,7 +141,7 @@ class _Contest(Trainer):
 
     def _answers(self, split: str) -> Answers:
         pictures = self.judged[split]
-        u, p = np.asarray(self.predict(_Pixels(pictures, self.backbone)).predictions)
+        u, _, p = np.asarray(self.predict(_Pixels(pictures, self.inputs)).predictions)
         return answers(u, p, pictures.labels, pictures.ignored)
 
     def _line(self, state: Any, logs: dict[str, Any]) -> str | None:
@@ -167,15 +165,15 @@ class _LastTwo(TrainerCallback):
 class _Pixels(Dataset[dict[str, Tensor]]):
     """Pictures as the Trainer wants them."""
 
-    def __init__(self, pictures: Pictures, backbone: Backbone, augment: bool = False) -> None:
-        self.pictures, self.backbone, self.augment = pictures, backbone, augment
+    def __init__(self, pictures: Pictures, inputs: Inputs, augment: bool = False) -> None:
+        self.pictures, self.inputs, self.augment = pictures, inputs, augment
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         picture = open_picture(self.pictures.files[index], self.pictures.names[index])
-        pixels = self.backbone.pixels([augmented(picture) if self.augment else picture])[0]
+        pixels = self.inputs.batch([augmented(picture) if self.augment else picture])["pixel_values"][0]
         return {"pixel_values": pixels, "labels": torch.from_numpy(self.pictures.labels[index].astype(np.float32))}
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.backbone import Backbone
-from rsoftmax.huggingface.picture_classifier import PictureClassifier
 from rsoftmax_lab.contest.data import Data, Rows
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.training import contestant, train_and_score
@@ -81,10 +81,9 @@ class Frozen:
         model, rows = contestant(run), self.data(run).train
         for _ in range(epoch):
             model.partial_fit(rows.X, rows.Y)
-        backbone = Backbone.load(self.model)
-        whole = PictureClassifier(backbone.network, self.classes, METHODS[run.method].head, rows.X.shape[1])
-        whole.head.load_state_dict(model.net_.module_.head.state_dict())
-        whole.save(folder, backbone.processor)
+        whole = LabelModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)
+        whole.network.head.load_state_dict(model.net_.module_.head.state_dict())
+        whole.save_pretrained(folder)
 
 
 @lru_cache(maxsize=2)  # the runs on one set follow each other

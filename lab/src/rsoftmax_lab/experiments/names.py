@@ -1,4 +1,4 @@
-"""What the rows of Table 2 call the encoder and the data."""
+"""What rows call an encoder and its data."""
 
 import hashlib
 from functools import cache

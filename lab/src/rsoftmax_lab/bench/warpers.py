@@ -1,0 +1,57 @@
+"""What sampling from a sparse distribution costs, beside the warpers of transformers that keep as many tokens."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from transformers import MinPLogitsWarper, TopKLogitsWarper
+
+from rsoftmax.huggingface import RSoftmaxWarper, TSoftmaxWarper
+from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
+from rsoftmax_lab.bench.rows import Case
+from rsoftmax_lab.bench.timing import Call
+
+SHAPES = tuple(product((1, 8, 64), (50257, 152064)))  # rows, tokens: of GPT-2 and of Qwen
+QUICK_SHAPES = ((2, 1000),)
+KEPT, MIN_P, T = 50, 0.05, 3.0  # exp(-3) = 0.05
+
+WARPERS: dict[str, Callable[[], Any]] = {
+    "top-k": lambda: TopKLogitsWarper(KEPT),
+    "min-p": lambda: MinPLogitsWarper(MIN_P),
+    "r-softmax": lambda: RSoftmaxWarper(k=KEPT),
+    "t-softmax": lambda: TSoftmaxWarper(T),
+}
+
+
+def groups(settings: Settings) -> list[Group]:
+    """All warpers, by threads and shape."""
+    shapes, seconds = (QUICK_SHAPES, 0.1) if settings.quick else (SHAPES, 2.0)
+    return [
+        Group(
+            {"rows": rows, "tokens": tokens, "threads": threads, "measure": "us"},
+            partial(_calls, rows, tokens),
+            seconds,
+        )
+        for threads, (rows, tokens) in product(settings.threads, shapes)
+    ]
+
+
+def _calls(rows: int, tokens: int) -> Sequence[tuple[Case, Call]]:
+    scores = 3 * torch.randn(rows, tokens, generator=torch.Generator().manual_seed(0))
+    return [({"warper": name}, partial(make(), None, scores)) for name, make in WARPERS.items()]
+
+
+BENCHMARK = Benchmark(
+    file="bench_warpers.jsonl",
+    groups=groups,
+    baseline={"warper": "top-k"},
+    label="{warper}",
+    title="{rows} x {tokens} tokens, threads: {threads}",
+    place="{rows} x {tokens} tokens, threads: {threads}",
+    goals=(
+        Goal("r-softmax of the 50 best tokens, beside top-k", 1.0, {"warper": ("r-softmax",)}),
+        Goal("t-softmax, beside min-p", 1.0, {"warper": ("t-softmax",)}, beside={"warper": "min-p"}),
+    ),
+)

@@ -1,0 +1,44 @@
+"""``rsoftmax reproduce text``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Sweep
+
+
+def text(
+    data: Annotated[Path, typer.Option(help="The folder of GoEmotions: train.tsv, dev.tsv, test.tsv, labels.txt.")],
+    model: Annotated[str, typer.Option(help="An encoder of texts: a folder of Hugging Face's kind, or a hub id.")],
+    way: Annotated[list[str] | None, typer.Option(help="tfidf, frozen or finetuned; may be given again.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows in fine-tuning, at most.")] = 3,
+    lr: Annotated[float, typer.Option(help="The learning rate of fine-tuning.")] = 1e-4,
+    max_tokens: Annotated[int, typer.Option(min=4, help="Tokens that the encoder reads of a text.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="How often the encoder's runs are done.")] = 1,
+    *,
+    sweep: Sweep,
+) -> None:
+    """Labels of texts: GoEmotions, with an encoder frozen and fine-tuned, and with TF-IDF."""
+    from functools import partial
+
+    from rsoftmax_lab.experiments.names import source_name
+    from rsoftmax_lab.experiments.text import grid
+    from rsoftmax_lab.experiments.text.data import read
+    from rsoftmax_lab.experiments.text.run import run
+
+    try:
+        read(data.resolve())
+        runs = (grid.quick_grid if sweep.quick else grid.grid)(
+            source_name(model, "*.safetensors", "*.json", "*.txt"),
+            tuple(way or grid.WAYS),
+            seeds,
+            epochs=epochs,
+            lr=lr,
+            max_tokens=max_tokens,
+            data=source_name(str(data), "*.tsv", "*.txt"),
+        )
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    folder = str(Path(model).resolve()) if Path(model).is_dir() else model
+    sweep.do("text", runs, partial(run, folder, data.resolve(), sweep.folder.resolve()))

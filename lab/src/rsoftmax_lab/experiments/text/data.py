@@ -1,0 +1,71 @@
+"""GoEmotions: ``train.tsv``, ``dev.tsv`` and ``test.tsv``, text and numbers of labels in a line, and ``labels.txt``.
+
+Reference: Demszky et al., GoEmotions: a dataset of fine-grained emotions (2020).
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SPLITS = ("train", "dev", "test")
+
+
+class Part(NamedTuple):
+    """Texts and their labels, [texts, K], 0 or 1."""
+
+    texts: list[str]
+    truth: Tensor
+
+    def first(self, count: int | None) -> "Part":
+        """Some of them; all if None."""
+        return Part(self.texts[:count], self.truth[:count])
+
+
+class Texts(NamedTuple):
+    """The names of the labels, and the splits."""
+
+    names: list[str]
+    train: Part
+    dev: Part
+    test: Part
+
+
+@lru_cache(maxsize=1)
+def read(folder: Path) -> Texts:
+    """The set in a folder; an error names the file and the line."""
+    path = folder / "labels.txt"
+    if not path.is_file():
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a label's name is wanted in each of its lines")
+    names = path.read_text(encoding="utf-8").split()
+    return Texts(names, *(_part(folder / f"{split}.tsv", len(names)) for split in SPLITS))
+
+
+def _part(path: Path, labels: int) -> Part:
+    if not path.is_file():
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a line is: text, tab, numbers of labels")
+    texts, rows = [], []
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            cells = line.rstrip("\r\n").split("\t")
+            try:
+                rows.append(_row(cells[1], labels))
+            except (IndexError, ValueError):
+                raise ValueError(
+                    f"{path}, line {number}: after a tab, numbers from 0 to {labels - 1} are wanted, apart by commas"
+                ) from None
+            texts.append(cells[0])
+    if not texts:
+        raise ValueError(f"{path}: the file is empty")
+    return Part(texts, torch.stack(rows))
+
+
+def _row(cell: str, labels: int) -> Tensor:
+    row = torch.zeros(labels)
+    for number in map(int, cell.split(",")):
+        if not 0 <= number < labels:
+            raise ValueError(number)
+        row[number] = 1
+    return row

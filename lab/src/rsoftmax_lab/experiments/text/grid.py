@@ -1,0 +1,63 @@
+"""The grid of the text contest."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rsoftmax.multilabel import AVERAGES
+from rsoftmax_lab.experiments.text.answers import RULES
+from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running.runs import BaseRun
+
+WAYS = ("tfidf", "frozen", "finetuned")
+SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
+
+
+@dataclass(frozen=True)
+class Run(BaseRun):
+    """One training.
+
+    Attributes:
+        way: "tfidf": logistic regression on words and pairs of words; "frozen": a head on what the encoder says;
+            "finetuned": encoder and head.
+        epochs, lr, batch_size: of fine-tuning.
+        max_tokens: of a text, that the encoder reads.
+        rows: of each split; all if None.
+        model: the encoder's name.
+        data: the name of the set's folder.
+    """
+
+    PLACE = ("data",)
+    VARIED = ("way", "seed", "model")
+    ANSWERS: ClassVar = {
+        "seconds": shapes.number,
+        "rules": shapes.fields({rule: shapes.fields({"dev": SCORES, "test": SCORES}) for rule in RULES}),
+    }
+
+    way: str
+    seed: int = 0
+    epochs: int = 3
+    lr: float = 1e-4
+    batch_size: int = 32
+    max_tokens: int = 64
+    rows: int | None = None
+    model: str = ""
+    data: str = "goemotions"
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise ValueError(f"way must be one of {', '.join(WAYS)}, got {self.way!r}")
+
+
+def grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) -> list[Run]:
+    """Every way, as often as there are seeds; words need no encoder, and are drawn by no seed."""
+    return [
+        Run(way, seed, model="" if way == "tfidf" else model, **rest)
+        for seed in range(seeds)
+        for way in ways
+        if way != "tfidf" or seed == 0
+    ]
+
+
+def quick_grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) -> list[Run]:
+    """The same with few rows and one epoch."""
+    return grid(model, ways, 1, **{**rest, "rows": 200, "epochs": 1})

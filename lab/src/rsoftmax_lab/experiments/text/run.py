@@ -1,0 +1,98 @@
+"""One training of the text contest: scores of dev and test rows, and what each way of answering makes of them."""
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from torch import Tensor
+
+from rsoftmax.huggingface import LabelModel
+from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.sklearn.encoded import fit_features
+from rsoftmax.sklearn.marginals import logit
+from rsoftmax_lab.experiments.text.answers import scored
+from rsoftmax_lab.experiments.text.data import Part, Texts, read
+from rsoftmax_lab.experiments.text.grid import Run
+from rsoftmax_lab.running.runs import Row, differences, key
+
+LOOKS = 8  # in an epoch of fine-tuning: no more of it than an eighth is lost if it is stopped
+
+
+def run(model: str, data: Path, out: Path, run: Run) -> Row:
+    """Train, and score every way of answering: the row of a run.
+
+    Args:
+        model: the encoder's folder or hub id.
+        data: the folder of the set.
+        out: the folder of results, in which features and checkpoints are kept.
+        run: what to do.
+    """
+    texts = read(data)
+    parts = [part.first(run.rows) for part in (texts.train, texts.dev, texts.test)]
+    dev, test = {"tfidf": _words, "frozen": _frozen, "finetuned": _finetuned}[run.way](model, out, run, texts, *parts)
+    return {"rules": scored(dev, parts[1].truth, test, parts[2].truth)}
+
+
+def _words(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part) -> tuple[Tensor, Tensor]:
+    """Logistic regression on TF-IDF of words and pairs of words."""
+    vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True).fit(train.texts)
+    classifier = OneVsRestClassifier(LogisticRegression(C=10, max_iter=1000))
+    classifier.fit(vectors.transform(train.texts), train.truth.numpy())
+
+    def scores(part: Part) -> Tensor:
+        return torch.from_numpy(logit(classifier.predict_proba(vectors.transform(part.texts)))).clamp(-30, 30)
+
+    return scores(dev), scores(test)
+
+
+def _frozen(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part) -> tuple[Tensor, Tensor]:
+    """The recipe of :meth:`LabelModel.fit`, with the dev rows held out."""
+    x, aside, asked = (_features(model, out, run, texts, part) for part in (train, dev, test))
+    network, _ = fit_features(x, train.truth, (aside, dev.truth), texts.names, {}, random_state=run.seed)
+    with torch.no_grad():
+        return network.scores(aside).u, network.scores(asked).u
+
+
+def _finetuned(
+    model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part
+) -> tuple[Tensor, Tensor]:
+    """:meth:`LabelModel.fit` with ``finetune``, from the last checkpoint of a run that was stopped."""
+    tuned = LabelModel.from_encoder(model, texts.names, max_tokens=run.max_tokens)
+    name = hashlib.sha256(key(differences(run)).encode()).hexdigest()[:12]
+    tuned.fit(
+        train.texts,
+        train.truth,
+        validation=dev,
+        finetune=True,
+        progress=False,
+        seed=run.seed,
+        epochs=run.epochs,
+        lr=run.lr,
+        batch_size=run.batch_size,
+        looks=LOOKS,
+        patience=LOOKS,
+        checkpoints=out / "text-checkpoints" / name,
+    )
+    with torch.no_grad():
+        return (
+            tuned.network.scores(tuned.embed(dev.texts)).u,
+            tuned.network.scores(tuned.embed(test.texts)).u,
+        )
+
+
+def _features(model: str, out: Path, run: Run, texts: Texts, part: Part) -> Tensor:
+    """What the encoder says of texts: computed once, and kept in a file."""
+    digest = hashlib.sha256(repr((run.model, run.max_tokens, part.texts)).encode()).hexdigest()[:16]
+    path = out / "text-features" / f"{digest}.safetensors"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with quiet():
+            encoder = LabelModel.from_encoder(model, texts.names, max_tokens=run.max_tokens)
+        unfinished = path.with_suffix(".unfinished")
+        save_file({"x": encoder.embed(part.texts).clone()}, unfinished)
+        unfinished.replace(path)
+    return load_file(path)["x"]

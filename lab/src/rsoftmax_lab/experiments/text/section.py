@@ -1,0 +1,48 @@
+"""The text contest in the report."""
+
+from pathlib import Path
+
+from rsoftmax.multilabel import AVERAGES
+from rsoftmax_lab.experiments.text.answers import RULES
+from rsoftmax_lab.experiments.text.grid import WAYS, Run
+from rsoftmax_lab.report.markdown import render
+from rsoftmax_lab.report.mean import Mean
+from rsoftmax_lab.report.table import Table, best_in_bold
+from rsoftmax_lab.report.write import Section
+from rsoftmax_lab.running.journal import Notice
+from rsoftmax_lab.running.rows import Trials
+
+TITLES = {"tfidf": "TF-IDF, logistic regression", "frozen": "encoder frozen", "finetuned": "encoder fine-tuned"}
+PUBLISHED = 46.0  # macro-F1 of BERT-base at the threshold .3, Demszky et al. (2020), table 4
+
+
+def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
+    """A table of F1 for each way to train."""
+    trials = found["text"].alike(notice)
+    ways = [way for way in WAYS if any(trial.run.way == way for trial in trials)]
+    tables = [(TITLES[way], _table(trials.where(lambda run, way=way: run.way == way))) for way in ways]  # type: ignore[misc]
+    text = render(
+        __package__,
+        models=sorted({trial.run.model for trial in trials if trial.run.model}),
+        data=sorted({trial.run.data for trial in trials}),
+        published=f"{PUBLISHED:.0f}",
+        tables=tables,
+        setup=_setup(trials),
+    )
+    return Section(text, tables[-1][1].rich(f"F1 on test, {tables[-1][0]}"), [])
+
+
+def _table(trials: Trials[Run]) -> Table:
+    means = {
+        rule: [Mean.of([trial.row["rules"][rule]["test"][average] for trial in trials]) for average in AVERAGES]
+        for rule in RULES
+    }
+    return Table(["F1 on test", *AVERAGES], best_in_bold(means))
+
+
+def _setup(trials: Trials[Run]) -> Table:
+    rows = [
+        [TITLES[trial.run.way], str(trial.run.seed), f"{trial.row['seconds'] / 60:.1f}"]
+        for trial in sorted(trials, key=lambda trial: (WAYS.index(trial.run.way), trial.run.seed))
+    ]
+    return Table(["training", "seed", "minutes"], rows)

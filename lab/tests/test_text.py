@@ -1,0 +1,77 @@
+"""The text contest: from files in GoEmotions' layout and a small random encoder to rows and the report."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from encoders import LABELS, NAMES, TEXTS
+from typer.testing import CliRunner
+
+from rsoftmax.cli.application import app
+from rsoftmax_lab.experiments.text import data
+from rsoftmax_lab.experiments.text.answers import RULES, best_cut, scored
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def rsoftmax(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def emotions(tmp_path: Path) -> Path:
+    folder = tmp_path / "emotions"
+    folder.mkdir()
+    (folder / "labels.txt").write_text("\n".join([*NAMES, "neutral"]))
+    numbers = [",".join(str(NAMES.index(name)) for name in labels) or "3" for labels in LABELS]
+    lines = [f"{text}\t{row}\tid\n" for text, row in zip(TEXTS, numbers, strict=True)]
+    for split, times in (("train", 8), ("dev", 3), ("test", 2)):
+        (folder / f"{split}.tsv").write_text("".join(lines * times))
+    return folder
+
+
+def test_the_contest_is_run_once_and_reported(emotions: Path, text_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    words = ["reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", "--jobs", 1, "--out", out]
+    rsoftmax(*words)
+    rows = [json.loads(line) for line in (out / "text.jsonl").read_text().splitlines()]
+    assert [row["run"]["way"] for row in rows] == ["tfidf", "frozen", "finetuned"]
+    for row in rows:
+        assert set(row["rules"]) == set(RULES)
+        assert all(0 <= f1 <= 100 for rule in row["rules"].values() for part in rule.values() for f1 in part.values())
+    assert rows[0]["rules"]["ours, micro"]["test"]["micro"] == 100  # the texts of all splits are the same
+    assert "3 of 3 runs are in" in rsoftmax(*words)
+    rsoftmax("report", "--results", out, "--out", tmp_path / "report")
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "## Labels of texts" in report
+    assert "| ours, macro |" in report
+
+
+def test_a_broken_line_is_named(emotions: Path, text_encoder: Path) -> None:
+    with (emotions / "dev.tsv").open("a") as file:
+        file.write("a text\t1,4\tid\n")
+    said = rsoftmax("reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", code=2)
+    assert "line 19" in said
+    (emotions / "dev.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"dev\.tsv"):
+        data.read.__wrapped__(emotions)
+
+
+def test_a_tuned_threshold_is_the_best_of_all() -> None:
+    torch.manual_seed(0)
+    u, truth = torch.randn(60, 4).round(decimals=1), (torch.rand(60, 4) < 0.3).float()
+    tuned = scored(u, truth, u, truth)
+    for p in ("at .5", "at .3"):
+        assert tuned["tuned"]["dev"]["micro"] >= tuned[p]["dev"]["micro"]
+        assert tuned["tuned for each label"]["dev"]["macro"] >= tuned[p]["dev"]["macro"]
+    for column in range(4):
+        cut = best_cut(u, truth)[column]
+        f1 = [_f1(u[:, column] >= v, truth[:, column]) for v in u[:, column]]
+        assert _f1(u[:, column] >= cut, truth[:, column]) == max(f1)
+
+
+def _f1(found: torch.Tensor, truth: torch.Tensor) -> float:
+    return float(2 * (found & truth.bool()).sum() / (found.sum() + truth.sum()))

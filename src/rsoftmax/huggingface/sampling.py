@@ -1,0 +1,102 @@
+"""Sampling from sparse distributions: logits processors for ``generate``, which takes softmax of what they return."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from rsoftmax.domains import RATE
+from rsoftmax.mappings import r_softmax
+
+
+class TSoftmaxWarper(LogitsProcessor):
+    r"""t-softmax in place of softmax: tokens whose score is t or more below the best one get nothing.
+
+    .. math:: p \propto [x - \max(x) + t]_+ \, e^x
+
+    The tokens that are kept are those of min-p with ``min_p = exp(-t)``; their weights fade to zero at the edge, where
+    those of min-p end abruptly.
+
+    Args:
+        t: how far below the best score the edge is, above 0.
+
+    Returns:
+        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
+        >>> TSoftmaxWarper(2.0)(None, scores).softmax(-1)
+        tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
+
+    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best.
+
+    References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
+    """
+
+    def __init__(self, t: float) -> None:
+        if not t > 0:
+            raise ValueError(f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same tokens")
+        self.t = float(t)
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """The logarithms of the weights; only those of tokens that are kept are computed."""
+        x = scores.float()
+        edge = x.amax(-1, keepdim=True) - self.t
+        kept = (x > edge).flatten().nonzero()[:, 0]
+        best, edges = x.flatten()[kept], edge.flatten()[kept // x.shape[-1]]
+        weights = best + (best - edges).log()
+        return torch.full_like(x, -torch.inf).flatten().index_copy_(0, kept, weights).view_as(x)
+
+
+class RSoftmaxWarper(LogitsProcessor):
+    r"""r-softmax in place of softmax: the k best tokens, or the share 1 - r of them, are kept, with soft edges.
+
+    .. math:: p \propto [x - \mathrm{quantile}(x, r)]_+ \, e^x
+
+    Args:
+        k: how many tokens are kept, as top-k keeps them; the last of them has the smallest weight.
+        r: the share of tokens that get nothing, in [0, 1]; of those that other processors have left.
+
+    Returns:
+        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
+        >>> RSoftmaxWarper(k=2)(None, scores).softmax(-1)
+        tensor([[0.8908, 0.1092, 0.0000, 0.0000],
+                [0.8808, 0.1192, 0.0000, 0.0000]])
+
+    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best.
+
+    Reference: Bałazy et al., r-softmax (2023), eq. 3.
+    """
+
+    def __init__(self, *, k: int | None = None, r: float | None = None) -> None:
+        if (k is None) == (r is None):
+            raise ValueError(f"RSoftmaxWarper: give k or r, and not both; got k={k!r}, r={r!r}")
+        if k is not None and (not isinstance(k, int) or k < 1):
+            raise ValueError(f"RSoftmaxWarper: k must be a whole number from 1, got {k!r}")
+        if r is not None and not RATE.contains(r):
+            raise ValueError(f"RSoftmaxWarper: r must be {RATE.text}, got {r!r}; {RATE.remedy}")
+        self.k, self.r = k, r
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """The logarithms of the weights."""
+        x = scores.float()
+        if self.k is None:
+            return r_softmax(x, float(self.r or 0.0)).log_()
+        left = (x > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
+        if left.min() > self.k:
+            best, places = x.topk(self.k + 1, -1)
+            if (best[..., 0] > best[..., -1]).all():
+                return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_weights(best, left))
+        return r_softmax(x, (left - self.k).clamp(min=0).double() / left).log_()
+
+
+def _log_weights(best: Tensor, left: Tensor) -> Tensor:
+    """Of the k highest scores, from the k + 1 highest of each row: the quantile lies between the last two of these."""
+    k = best.shape[-1] - 1
+    kept, last, below = best[..., :-1], best[..., -2:-1], best[..., -1:]
+    quantile = below + (last - below) * (k / left)
+    return kept + (kept - quantile).log()

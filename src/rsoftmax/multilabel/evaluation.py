@@ -1,0 +1,131 @@
+"""How good answers are: every F1, precision among the first labels, calibration, and each label for itself."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BINS = 10
+FIRST = (1, 3, 5)
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """One label: right answers as a share of those given and of those due, and the number of rows that have it."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Marginals between two tenths: their mean, the share of them that are right, and their number."""
+
+    marginal: float
+    share: float
+    entries: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of answers, each between 0 and 1.
+
+    Attributes:
+        rows: how many rows were looked at.
+        micro, macro, samples: F1 of all entries, its mean over the labels, its mean over the rows. Where there is
+            nothing to find and nothing was found, it is 1.
+        precision_at: the mean share of right labels among the k with the highest marginals, by k.
+        brier: the mean square of the distance between marginal and truth; lower is better.
+        calibration_error: the mean distance between marginals and the share of them that is right, over ``bins``.
+        labels: each label.
+        bins: how far marginals can be trusted.
+    """
+
+    rows: int
+    micro: float
+    macro: float
+    samples: float
+    precision_at: dict[int, float]
+    brier: float
+    calibration_error: float
+    labels: list[LabelScores]
+    bins: list[Bin]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON can hold it."""
+        return asdict(self)
+
+    def named(self, names: Sequence[str]) -> "Evaluation":
+        """The same with other names of the labels."""
+        return replace(self, labels=[replace(one, label=name) for one, name in zip(self.labels, names, strict=True)])
+
+    def headline(self) -> dict[str, float]:
+        """The scores of the whole, by title."""
+        first = {f"precision at {k}": share for k, share in self.precision_at.items()}
+        f1 = {f"{name} F1": float(getattr(self, name)) for name in ("micro", "macro", "samples")}
+        return {**f1, **first, "Brier score": self.brier, "calibration error": self.calibration_error}
+
+
+def evaluated(marginals: Tensor, found: Tensor, truth: Tensor, names: Sequence[str]) -> Evaluation:
+    """Score answers.
+
+    Args:
+        marginals: [rows, K].
+        found: the labels that were answered, bool [rows, K].
+        truth: the labels, [rows, K], 0 or 1; NaN where it is not known, which counts nowhere.
+        names: of the labels.
+
+    Example:
+        >>> marginals = torch.tensor([[0.9, 0.2], [0.6, 0.7]])
+        >>> scores = evaluated(marginals, marginals > 0.5, torch.tensor([[1, 0], [0, 1]]), ["a", "b"])
+        >>> round(scores.micro, 3), round(scores.samples, 3), scores.precision_at
+        (0.8, 0.833, {1: 1.0})
+    """
+    known = ~truth.isnan()
+    found, truth = found.bool() & known, truth.nan_to_num().bool()
+    right, given, due = found & truth, found, truth
+    precision, recall = (_ratio(right.sum(0), part.sum(0)) for part in (given, due))
+    f1 = _f1(right.sum(0), given.sum(0), due.sum(0))
+    bins = _bins(marginals[known].double(), truth[known])
+    return Evaluation(
+        rows=len(truth),
+        micro=float(_f1(right.sum(), given.sum(), due.sum())),
+        macro=float(f1.mean()),
+        samples=float(_f1(right.sum(1), given.sum(1), due.sum(1)).mean()),
+        precision_at={k: _precision_at(marginals, truth, k) for k in FIRST if k < len(names)},
+        brier=float((marginals[known].double() - truth[known].double()).square().mean()),
+        calibration_error=sum(one.entries * abs(one.marginal - one.share) for one in bins) / int(known.sum()),
+        labels=[
+            LabelScores(*label)
+            for label in zip(names, *(c.tolist() for c in (precision, recall, f1, due.sum(0))), strict=True)
+        ],
+        bins=bins,
+    )
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """The share; 1 of nothing."""
+    return torch.where(whole == 0, 1.0, part.double() / whole.clamp(min=1))
+
+
+def _f1(right: Tensor, given: Tensor, due: Tensor) -> Tensor:
+    return _ratio(2 * right, given + due)
+
+
+def _precision_at(marginals: Tensor, truth: Tensor, k: int) -> float:
+    return float(truth.gather(1, marginals.topk(k, 1).indices).double().mean())
+
+
+def _bins(marginals: Tensor, truth: Tensor) -> list[Bin]:
+    places = (marginals * BINS).long().clamp(max=BINS - 1)
+    parts = [places == place for place in range(BINS)]
+    return [
+        Bin(float(marginals[part].mean()), float(truth[part].double().mean()), int(part.sum()))
+        for part in parts
+        if part.any()
+    ]

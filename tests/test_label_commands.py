@@ -1,0 +1,226 @@
+"""rsoftmax train, evaluate, predict and export, as users type them; mistakes are answered with file, row and remedy."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from encoders import LABELS, TEXTS
+from PIL import Image
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from rsoftmax.cli.application import app
+from rsoftmax.data_files import read
+from rsoftmax.huggingface import LabelModel
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+ROWS = [(text, ";".join(labels), index % 3, index % 2) for index, (text, labels) in enumerate(zip(TEXTS, LABELS))] * 5  # noqa: B905
+
+
+def rsoftmax(*words: object, code: int = 0, typed: str | None = None) -> str:
+    done = CliRunner().invoke(app, list(map(str, words)), input=typed)
+    assert done.exit_code == code, done.output
+    return re.sub(r"[\s│]+", " ", done.output) if code else done.stdout
+
+
+def write_csv(path: Path, rows: list[Any]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "rows.csv"
+    write_csv(path, [("text", "labels", "u", "v"), *ROWS])
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(table: Path, text_encoder: Path) -> Path:
+    out = table.parent / "model"
+    said = rsoftmax(
+        "train",
+        table,
+        "--text",
+        "text",
+        "--labels",
+        "labels",
+        "--encoder",
+        text_encoder,
+        "--out",
+        out,
+        "--average",
+        "macro",
+    )
+    assert "3 labels; on 30 rows that were not trained on" in said
+    return out
+
+
+def test_a_trained_model_is_evaluated_asked_and_exported(model: Path, table: Path, tmp_path: Path) -> None:
+    said = rsoftmax("evaluate", model, table, "--picture", tmp_path / "scores.png")
+    assert "micro F1" in said
+    assert "anger" in said
+    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
+    scores = json.loads(rsoftmax("evaluate", model, table, "--json"))
+    assert scores["rows"] == len(ROWS)
+    assert {one["label"] for one in scores["labels"]} == {"anger", "joy", "love"}
+    assert rsoftmax("export", model, "--onnx", tmp_path / "model.onnx") == (
+        f"wrote {tmp_path / 'model.onnx'}: marginals and labels of 3 labels\n"
+    )
+
+
+def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model: Path, table: Path) -> None:
+    loaded = LabelModel.from_pretrained(model)
+    (found,) = loaded.predict(["I love it"])
+    listed = ", ".join(f"{name} {p:.3f}" for name, p in found.items()) or "no label"
+    assert rsoftmax("predict", model, "I love it", "so happy").splitlines()[0] == f"I love it: {listed}"
+    line = json.loads(rsoftmax("predict", model, "-", "--json", typed="I love it\nso happy\n").splitlines()[0])
+    assert line == {"item": "I love it", "labels": pytest.approx(found)}
+    rows = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv"))))
+    assert rows[0] == ["item", "labels"]
+    assert [row[1].split(";") if row[1] else [] for row in rows[1:]] == loaded.predict_labels([row[0] for row in ROWS])
+    every = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv", "--all"))))
+    assert every[0] == ["item", "anger", "joy", "love"]
+    assert len(every) == len(ROWS) + 1
+
+
+def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) -> None:
+    rsoftmax("train", table, "--features", "u, v", "--labels", "labels", "--out", tmp_path / "model")
+    assert "samples F1" in rsoftmax("evaluate", tmp_path / "model", table)
+    assert len(rsoftmax("predict", tmp_path / "model", table).splitlines()) == len(ROWS)
+    rsoftmax("export", tmp_path / "model", "--onnx", tmp_path / "model.onnx")
+    assert "rows come from a table" in rsoftmax("predict", tmp_path / "model", "a text", code=2)
+
+
+def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(picture_encoder: Path, tmp_path: Path) -> None:
+    colours = {"red": (200, 0, 0), "blue": (0, 0, 200)}
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    lines = []
+    for index in range(12):
+        name = list(colours)[index % 2]
+        Image.new("RGB", (24, 24 + index), colours[name]).save(folder / f"{index}.png")
+        lines.append({"file": f"{index}.png", "tags": [name]})
+    (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    words = ["--image", "file", "--labels", "tags", "--encoder", picture_encoder, "--out", tmp_path / "model"]
+    rsoftmax("train", folder, *words)
+    said = rsoftmax("predict", tmp_path / "model", folder, "--show", tmp_path / "shown").splitlines()
+    assert said[0].startswith("0.png: ")
+    assert len(list((tmp_path / "shown").iterdir())) == 12
+    assert "only pictures can be shown" not in said
+    (folder / "3.png").write_bytes(b"no picture")
+    refused = rsoftmax("train", folder, *words[:-1], tmp_path / "other", code=2)
+    assert "labels.jsonl, row 4: " in refused
+    assert "it is not a picture" in refused
+    assert not (tmp_path / "other").exists()
+
+
+def test_every_kind_of_file_holds_the_same_rows(tmp_path: Path) -> None:
+    texts, labels = ['say "NA"', "007", ""], [["a", "b"], [], ["b"]]
+    joined = list(zip(texts, map(";".join, labels), strict=True))
+    write_csv(tmp_path / "t.csv", [("text", "labels"), *joined])
+    (tmp_path / "t.tsv").write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in joined))
+    rows = [{"text": text, "labels": names} for text, names in zip(texts, labels, strict=True)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pyarrow.table({"text": texts, "labels": labels}), tmp_path / "t.parquet")
+    for ending in ("csv", "tsv", "jsonl", "parquet"):
+        found = read(tmp_path / f"t.{ending}")
+        assert found.texts("text") == texts, ending
+        assert found.labels("labels", ";") == labels, ending
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "missing column": ("t.csv", "txt,labels\na,b\n", "there is no column 'text'; there are 'txt', 'labels'"),
+    "empty": ("t.csv", "", "the file has no rows; is it the right one?"),
+    "header only": ("t.csv", "text,labels\n", "the file has no rows"),
+    "too many cells": (
+        "t.csv",
+        "text,labels\na,b\na,b,c,d\n",
+        "row 2: it has 4 cells, and the header 2",
+    ),
+    "too few cells": ("t.csv", "text,labels\na,b\na\n", "row 2: it has 1 cells, and the header 2"),
+    "open quotation mark": ("t.csv", 'text,labels\na,b\n"a,b\n', "is a quotation mark open?"),
+    "no UTF-8": ("t.csv", "text,labels\n\udcff,b\n", "is no UTF-8; save the file as UTF-8"),
+    "no label": ("t.csv", "text,labels\na,\nb,\n", "the column 'labels' holds no label"),
+    "no JSON": ("t.jsonl", '{"text": "a", "labels": ["x"]}\n{"text"\n', "row 2: it is no JSON"),
+    "no object": ("t.jsonl", "[1]\n", "row 1: a line must be an object"),
+    "no text": (
+        "t.jsonl",
+        '{"text": "a", "labels": []}\n{"text": 3, "labels": []}\n',
+        "row 2: 'text' must be a text, got 3",
+    ),
+    "labels of another kind": (
+        "t.jsonl",
+        '{"text": "a", "labels": {"x": 1}}\n',
+        "row 1: 'labels' must be a list of labels",
+    ),
+    "damaged": ("t.parquet", "PAR1", "it is no Parquet file, or damaged"),
+    "unknown ending": ("t.xlsx", "", "it must end in .csv, .tsv, .jsonl, .parquet"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_table_is_refused_and_nothing_is_written(name: str, text_encoder: Path, tmp_path: Path) -> None:
+    file, content, message = BAD[name]
+    (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
+    words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder, "--out", tmp_path / "out"]
+    said = rsoftmax("train", tmp_path / file, *words, code=2)
+    assert message in said
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_mistakes_in_options_are_answered(
+    model: Path, table: Path, text_encoder: Path, picture_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
+    assert "one of --text or --image or --features" in rsoftmax("train", table, *words, code=2)
+    assert "is none of micro, macro, samples" in rsoftmax(
+        "train", table, "--text", "text", "--average", "weighted", *words, code=2
+    )
+    assert "a table of numbers has no encoder" in rsoftmax(
+        "train", table, "--features", "u", "--finetune", *words, code=2
+    )
+    assert "row 1: the file" in rsoftmax("train", table, "--image", "text", "--encoder", text_encoder, *words, code=2)
+    assert "is an encoder of images; --image names their column" in rsoftmax(
+        "train", table, "--text", "text", "--encoder", picture_encoder, *words, code=2
+    )
+    assert "row 1: 'text' must be a number, got 'I love it'" in rsoftmax(
+        "train", table, "--features", "text", *words, code=2
+    )
+    assert "does not exist" in rsoftmax("evaluate", model, tmp_path / "none.csv", code=2)
+    assert "that of a model of another kind" in rsoftmax("predict", text_encoder, "a", code=2)
+    assert "has no config.json" in rsoftmax("predict", tmp_path, "a", code=2)
+    assert "choose one of --json and --csv" in rsoftmax("predict", model, "a", "--json", "--csv", code=2)
+    assert "only pictures can be shown" in rsoftmax("predict", model, "a", "--show", "b.png", code=2)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    assert "holds something else" in rsoftmax(
+        "train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "full", code=2
+    )
+
+
+def test_a_label_that_was_not_trained_on_is_named_with_its_row(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("text,labels\na,joy\nb,joy;envy\n")
+    said = rsoftmax("evaluate", model, tmp_path / "new.csv", code=2)
+    assert "new.csv, row 2: the label 'envy' is none of the model's: anger, joy, love" in said
+
+
+def test_a_text_that_is_too_long_is_told(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("text,labels\na,joy\n" + "love " * 20_000 + ",joy\n")
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "long.csv")])
+    assert "1 of 2 texts are longer than 24 tokens, the first in row 2" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_fine_tuning_by_command_leaves_a_model_and_no_checkpoints(
+    table: Path, text_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder, "--finetune", "--epochs", 1]
+    rsoftmax("train", table, *words, "--out", tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert len(rsoftmax("predict", tmp_path / "model", "I love it").splitlines()) == 1
