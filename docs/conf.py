@@ -84,7 +84,11 @@ def block(self: Any, node: nodes.math_block) -> None:
 
 
 # Files of the repository that are pages of the site as well, by the way that other pages name them.
-PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md", "../results/report/report.md": "report.md"}
+PAGES = {
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../results/report/report.md": "report.md",
+}
 
 
 def pages_outside(app: Sphinx, docname: str, source: list[str]) -> None:

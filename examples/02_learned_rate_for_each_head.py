@@ -42,7 +42,7 @@ model = nn.Sequential(SparseLayer(), nn.Linear(WIDTH, 2))
 attend = model[0].attend
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 history = []
-for step in range(600):
+for _ in range(600):
     x, y = batch(128)
     loss = (model(x).mean(1) - y).square().mean()
     optimizer.zero_grad()

@@ -33,7 +33,9 @@ for average in ("micro", "macro", "samples"):
 
 # %%
 plt.figure(figsize=(5, 3), layout="constrained")
-for shift, (name, values) in enumerate(zip(("forest at .5", "ExpectedF1Classifier"), zip(*scores.values(), strict=True), strict=True)):
+for shift, (name, values) in enumerate(
+    zip(("forest at .5", "ExpectedF1Classifier"), zip(*scores.values(), strict=True), strict=True)
+):
     plt.bar([i + 0.38 * shift for i in range(len(scores))], values, 0.36, label=name)
 plt.xticks([i + 0.19 for i in range(len(scores))], list(scores))
 plt.ylabel("F1 on test rows")

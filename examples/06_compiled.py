@@ -2,8 +2,8 @@
 In a compiled model
 ===================
 
-``torch.compile`` keeps the native kernels: in the graph they are the operator ``rsoftmax::rows``. A rate given as a tensor
-can change from call to call without compiling again.
+``torch.compile`` keeps the native kernels: in the graph they are the operator ``rsoftmax::rows``. A rate given as a
+tensor can change from call to call without compiling again.
 """
 
 import torch

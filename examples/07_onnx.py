@@ -2,8 +2,8 @@
 Served by ONNX Runtime
 ======================
 
-A multi-label network with its head as an ONNX file: named inputs and outputs, any number of rows, exact zeros, and nothing
-of Python at the other end.
+A multi-label network with its head as an ONNX file: named inputs and outputs, any number of rows, exact zeros, and
+nothing of Python at the other end.
 """
 
 import tempfile
