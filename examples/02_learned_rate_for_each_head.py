@@ -2,8 +2,8 @@
 A rate for each head, learned
 =============================
 
-A transformer of one's own: every head has a rate of zeros that gradient descent finds together with the weights. The task
-needs two kinds of heads: each row asks for the token that carries a mark, and for the mean of all tokens.
+A transformer of one's own: every head has a rate of zeros that gradient descent finds together with the weights. The
+task needs two kinds of heads: each row asks for the token that carries a mark, and for the mean of all tokens.
 """
 
 import matplotlib.pyplot as plt
