@@ -179,7 +179,7 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert scores.brier == pytest.approx(brier_score_loss(truth.ravel(), marginals.ravel()))
     best = marginals.argmax(1)
     assert scores.precision_at[1] == pytest.approx(float(truth[range(50), best].mean()))
-    assert sum(one.entries for one in scores.bins) == 300
+    assert scores.curve.entries.sum() == 300
 
 
 def test_labels_that_are_not_known_count_nowhere() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BINS = 10
+from rsoftmax.multilabel.reliability import CalibrationCurve, calibration_curve
+
 FIRST = (1, 3, 5)
 
 
@@ -23,15 +24,6 @@ class LabelScores:
 
 
 @dataclass(frozen=True)
-class Bin:
-    """Marginals between two tenths: their mean, the share of them that are right, and their number."""
-
-    marginal: float
-    share: float
-    entries: int
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """Scores of answers, each between 0 and 1.
 
@@ -41,9 +33,9 @@ class Evaluation:
             nothing to find and nothing was found, it is 1.
         precision_at: the mean share of right labels among the k with the highest marginals, by k.
         brier: the mean square of the distance between marginal and truth; lower is better.
-        calibration_error: the mean distance between marginals and the share of them that is right, over ``bins``.
+        calibration_error: the expected one, of ``curve``.
         labels: each label.
-        bins: how far marginals can be trusted.
+        curve: how far marginals can be trusted.
     """
 
     rows: int
@@ -54,11 +46,11 @@ class Evaluation:
     brier: float
     calibration_error: float
     labels: list[LabelScores]
-    bins: list[Bin]
+    curve: CalibrationCurve
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON can hold it."""
-        return asdict(self)
+        """The same as JSON can hold it, without the curve."""
+        return {name: value for name, value in asdict(self).items() if name != "curve"}
 
     def named(self, names: Sequence[str]) -> "Evaluation":
         """The same with other names of the labels."""
@@ -91,20 +83,20 @@ def evaluated(marginals: Tensor, found: Tensor, truth: Tensor, names: Sequence[s
     right, given, due = found & truth, found, truth
     precision, recall = (_ratio(right.sum(0), part.sum(0)) for part in (given, due))
     f1 = _f1(right.sum(0), given.sum(0), due.sum(0))
-    bins = _bins(marginals[known].double(), truth[known])
+    curve = calibration_curve(marginals[known], truth[known])
     return Evaluation(
         rows=len(truth),
         micro=float(_f1(right.sum(), given.sum(), due.sum())),
         macro=float(f1.mean()),
         samples=float(_f1(right.sum(1), given.sum(1), due.sum(1)).mean()),
         precision_at={k: _precision_at(marginals, truth, k) for k in FIRST if k < len(names)},
-        brier=float((marginals[known].double() - truth[known].double()).square().mean()),
-        calibration_error=sum(one.entries * abs(one.marginal - one.share) for one in bins) / int(known.sum()),
+        brier=curve.brier,
+        calibration_error=curve.error,
         labels=[
             LabelScores(*label)
             for label in zip(names, *(c.tolist() for c in (precision, recall, f1, due.sum(0))), strict=True)
         ],
-        bins=bins,
+        curve=curve,
     )
 
 
@@ -119,13 +111,3 @@ def _f1(right: Tensor, given: Tensor, due: Tensor) -> Tensor:
 
 def _precision_at(marginals: Tensor, truth: Tensor, k: int) -> float:
     return float(truth.gather(1, marginals.topk(k, 1).indices).double().mean())
-
-
-def _bins(marginals: Tensor, truth: Tensor) -> list[Bin]:
-    places = (marginals * BINS).long().clamp(max=BINS - 1)
-    parts = [places == place for place in range(BINS)]
-    return [
-        Bin(float(marginals[part].mean()), float(truth[part].double().mean()), int(part.sum()))
-        for part in parts
-        if part.any()
-    ]

@@ -22,7 +22,7 @@ def draw_evaluation(scores: Evaluation, path: Path) -> None:
         left.set_xlabel("F1")
         left.set_title(f"micro {scores.micro:.3f}, macro {scores.macro:.3f}, samples {scores.samples:.3f}", fontsize=10)
         right.plot([0, 1], [0, 1], color="#999999", linewidth=1)
-        right.plot([one.marginal for one in scores.bins], [one.share for one in scores.bins], "o-", color="#c1121f")
+        right.plot(scores.curve.said, scores.curve.happened, "o-", color="#c1121f")
         right.set_xlabel("marginal")
         right.set_ylabel("share that is right")
         right.set_title(f"calibration error {scores.calibration_error:.3f}", fontsize=10)
