@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files readme docs dist dist-check clean
+.PHONY: demo test test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -44,9 +44,9 @@ fuzz-numbers: .venv/installed-dev
 fuzz-files: .venv/installed-dev
 	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$(shell date +%s))
 
-# Writes the generated parts of the README anew.
-readme: .venv/installed-dev
-	@$(BIN)/python tools/readme.py
+# Writes the generated tables of the documentation anew.
+tables: .venv/installed-dev
+	@$(BIN)/python tools/tables.py
 
 # The site, in build/docs/index.html; a warning is an error.
 docs: .venv/installed-docs
