@@ -16,7 +16,7 @@ from rsoftmax.attention import passes
 from rsoftmax.kernels import cpu
 
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
-NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
+NATIVE = [name for name in MAPPINGS if cpu.ATTENDS.get(name)]
 EXAMPLES: dict[str, dict[str, Any]] = {"t_softmax": {"t": 2.0}, "r_softmax": {"r": 0.7}}
 every_mapping = pytest.mark.parametrize("mapping", NATIVE)
 SIZES = [  # batch, heads, shared, queries, keys, width, width of values

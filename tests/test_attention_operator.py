@@ -16,7 +16,7 @@ from rsoftmax import sparse_attention, use_kernels
 from rsoftmax.attention import ROW_MAPPINGS, blocks, operator
 from rsoftmax.kernels import cpu
 
-NATIVE = [name for name in ROW_MAPPINGS if name in cpu.OPERATIONS]
+NATIVE = [name for name in ROW_MAPPINGS if cpu.ATTENDS.get(name)]
 every_mapping = pytest.mark.parametrize("mapping", ROW_MAPPINGS)
 compiled_kernels = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
 

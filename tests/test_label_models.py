@@ -23,7 +23,7 @@ from rsoftmax.onnx_files import export
 from rsoftmax.sklearn import SparseLabelClassifier, TableModel
 from rsoftmax.sklearn.preparation import Preparation, normal_quantile
 
-QUICK: dict[str, Any] = {"nets": 2, "epochs": 40, "patience": 40, "lr": 1e-2, "hidden": (16,), "progress": False}
+QUICK: dict[str, Any] = {"nets": 2, "epochs": 80, "patience": 80, "lr": 1e-2, "hidden": (16,), "progress": False}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
 

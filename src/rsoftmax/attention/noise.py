@@ -28,8 +28,8 @@ def noise(seed: int, dropped: int, full: tuple[int, ...], like: Tensor, part: tu
 
     Example:
         >>> noise(1, STEPS // 2, (2, 8), torch.empty(0))
-        tensor([[2., 0., 2., 0., 0., 0., 2., 2.],
-                [2., 2., 2., 0., 0., 2., 0., 2.]])
+        tensor([[0., 2., 2., 2., 2., 0., 2., 0.],
+                [0., 0., 0., 0., 0., 0., 0., 2.]])
     """
     rows = torch.arange(math.prod(full[:-1]), device=like.device).reshape(full[:-1])[part[:-1]]
     keys = torch.arange(full[-1], device=like.device)[part[-1:]]

@@ -22,6 +22,7 @@ from transformers import (
     logging,
 )
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_outputs import ModelOutput as ModelOutput
 from transformers.utils import output_capturing
 
 Implementation = str | dict[str, Any] | None

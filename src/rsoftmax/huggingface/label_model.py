@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedModel
-from transformers.utils.generic import ModelOutput
 
 from rsoftmax.folders import CARD, check_hashes, hashes, settings_of, written
 from rsoftmax.huggingface import encoder as encoders
-from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.huggingface.adapter import ModelOutput, quiet
 from rsoftmax.huggingface.inputs import Inputs, blank, stacked
 from rsoftmax.huggingface.label_config import LabelModelConfig
 from rsoftmax.huggingface.pooling import POOLINGS, check_pooling
