@@ -64,7 +64,7 @@ def _forward(
         state = kernel.new_state(name, x, False) if state is None else state
         return p, state, x.new_ones((), dtype=torch.bool)
     p = by_definition(name, x, mask, given, _options(name, detach_threshold)).contiguous()
-    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
+    return p, _new_state(name, x, keep_state).zero_(), x.new_zeros((), dtype=torch.bool)
 
 
 def _backward(
@@ -173,7 +173,7 @@ def _with_gradient(
         p = by_definition(name, x, mask, number if value is None else value, _options(name, detach_threshold))
         return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
     operator = _Differentiable.apply if recorded(x, value) else _unrecorded
-    return operator(x, mask, value, number, name, detach_threshold, keep_state)  # type: ignore[no-any-return, no-untyped-call]
+    return operator(x, mask, value, number, name, detach_threshold, keep_state)
 
 
 library.impl("rows", _with_gradient, "Autograd")

@@ -58,7 +58,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, call = Inputs(*tensors), _call(*numbers)
     how = how_for(call, x)
     o, state = forward(call, x, how, keep_state)
-    return o, _new_state(x.q, keep_state) if state is None else state, _as_tensor(how)
+    return o, _new_state(x.q, keep_state).zero_() if state is None else state, _as_tensor(how)
 
 
 def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -131,7 +131,7 @@ class _Differentiable(torch.autograd.Function):
 def _with_gradient(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not in_forward_mode():
         operator = _Differentiable.apply if recorded(*arguments[:_NUMBER_OF_INPUTS]) else _unrecorded
-        return operator(*arguments)  # type: ignore[no-any-return, no-untyped-call]
+        return operator(*arguments)
     # A graph that was made before, met by tensors with tangents: the equations carry them on.
     x, call = Inputs(*arguments[:_NUMBER_OF_INPUTS]).wide(), _call(*arguments[_NUMBER_OF_INPUTS:-1])
     p = weights_of(call, x)
