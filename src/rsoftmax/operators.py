@@ -14,7 +14,7 @@ from torch.library import Library, register_fake
 
 from rsoftmax.kernels import Kernel, kernel_for, kernel_on
 from rsoftmax.kernels.definition import by_definition, gradient_by_definition
-from rsoftmax.tensors import below_autograd, exact, in_forward_mode
+from rsoftmax.tensors import below_autograd, exact, in_forward_mode, recorded
 
 Value = float | Tensor
 
@@ -43,10 +43,8 @@ def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options
         # As a number it would be a part of the graph, and every new one would compile anew. A sum with a tensor is what
         # torch.compile turns into a graph with the number as an input.
         value = (torch.zeros((), dtype=exact(x), device=x.device) + value).expand(*x.shape[:-1], 1)
-    differentiable = x.requires_grad or (value is not None and value.requires_grad)
-    keep_state = torch.is_grad_enabled() and differentiable
     detach = options.get("detach_threshold", False)
-    p: Tensor = torch.ops.rsoftmax.rows(x, mask, value, None, name, detach, keep_state)[0]
+    p: Tensor = torch.ops.rsoftmax.rows(x, mask, value, None, name, detach, recorded(x, value))[0]
     return p
 
 
@@ -66,7 +64,7 @@ def _forward(
         state = kernel.new_state(name, x, False) if state is None else state
         return p, state, x.new_ones((), dtype=torch.bool)
     p = by_definition(name, x, mask, given, _options(name, detach_threshold)).contiguous()
-    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
+    return p, _new_state(name, x, keep_state).zero_(), x.new_zeros((), dtype=torch.bool)
 
 
 def _backward(
@@ -134,11 +132,15 @@ def _(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return dx, x.new_empty((*x.shape[:-1], 1), dtype=torch.float64)
 
 
+def _unrecorded(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    with below_autograd():
+        return torch.ops.rsoftmax.rows.default(*inputs)  # type: ignore[no-any-return]
+
+
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with below_autograd():
-            output: tuple[Tensor, Tensor, Tensor] = torch.ops.rsoftmax.rows(*inputs)
+        output = _unrecorded(*inputs)
         x, mask, value, ctx.number, ctx.name, ctx.detach_threshold, _ = inputs
         ctx.save_for_backward(x, mask, value, *output)
         ctx.mark_non_differentiable(*output[1:])
@@ -166,11 +168,12 @@ def _with_gradient(
     detach_threshold: bool,
     keep_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not in_forward_mode():
-        return _Differentiable.apply(x, mask, value, number, name, detach_threshold, keep_state)  # type: ignore[no-any-return, no-untyped-call]
-    # A graph that was made before, met by tensors with tangents: the reference carries them on.
-    p = by_definition(name, x, mask, number if value is None else value, _options(name, detach_threshold))
-    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
+    if in_forward_mode():
+        # A graph that was made before, met by tensors with tangents: the reference carries them on.
+        p = by_definition(name, x, mask, number if value is None else value, _options(name, detach_threshold))
+        return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
+    operator = _Differentiable.apply if recorded(x, value) else _unrecorded
+    return operator(x, mask, value, number, name, detach_threshold, keep_state)
 
 
 library.impl("rows", _with_gradient, "Autograd")

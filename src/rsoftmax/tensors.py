@@ -70,6 +70,11 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def recorded(*tensors: Tensor | None) -> bool:
+    """Whether autograd records what is computed from these tensors."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
 def below_autograd() -> Any:
     """A context in which operators are called without being recorded by autograd."""
     return _AutoDispatchBelowAutograd()

@@ -1,7 +1,7 @@
 """Attention with any mapping of the table in place of softmax, without ever holding its whole matrix of weights.
 
 function.py is what people call; inputs.py brings everything into one layout; equations.py is what is computed.
-passes.py computes it forward and backward, by one kernel where that can go and by blocks.py everywhere else;
+passes.py computes it forward and backward, by one kernel where that can go, by flex.py or by blocks.py;
 operator.py is the same for compiled graphs.
 """
 

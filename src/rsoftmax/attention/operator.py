@@ -17,7 +17,7 @@ from rsoftmax.attention.passes import How, backward, forward, how_for
 from rsoftmax.kernels import CHOICES, attention
 from rsoftmax.operators import library
 from rsoftmax.table import ROW_MAPPINGS
-from rsoftmax.tensors import at_least_float32, below_autograd, in_forward_mode
+from rsoftmax.tensors import at_least_float32, below_autograd, in_forward_mode, recorded
 
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? parameter, Tensor? mask, "
 _CALL = "str mapping, float? number, float scale, bool is_causal, float dropout_p, Tensor? seed"
@@ -42,9 +42,8 @@ def takes(x: Inputs) -> bool:
 def output(call: Call, x: Inputs) -> Tensor:
     """The output, at least float32, by the operator."""
     seed = torch.randint(1 << 62, ()) if call.dropped else None
-    keep_state = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in x)
     numbers = (call.mapping.name, call.number, call.scale, call.is_causal, call.dropout_p, seed)
-    o: Tensor = torch.ops.rsoftmax.attention(*x, *numbers, keep_state)[0]
+    o: Tensor = torch.ops.rsoftmax.attention(*x, *numbers, recorded(*x))[0]
     return o
 
 
@@ -59,7 +58,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     x, call = Inputs(*tensors), _call(*numbers)
     how = how_for(call, x)
     o, state = forward(call, x, how, keep_state)
-    return o, _new_state(x.q, keep_state) if state is None else state, _as_tensor(how)
+    return o, _new_state(x.q, keep_state).zero_() if state is None else state, _as_tensor(how)
 
 
 def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -103,11 +102,15 @@ def _(g: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     )
 
 
+def _unrecorded(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    with below_autograd():
+        return torch.ops.rsoftmax.attention.default(*arguments)  # type: ignore[no-any-return]
+
+
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with below_autograd():
-            made: tuple[Tensor, Tensor, Tensor] = torch.ops.rsoftmax.attention(*arguments)
+        made = _unrecorded(*arguments)
         *ctx.numbers, seed, _ = arguments[_NUMBER_OF_INPUTS:]
         ctx.save_for_backward(*arguments[:_NUMBER_OF_INPUTS], seed, *made[1:])
         ctx.mark_non_differentiable(*made[1:])
@@ -127,7 +130,8 @@ class _Differentiable(torch.autograd.Function):
 
 def _with_gradient(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     if not in_forward_mode():
-        return _Differentiable.apply(*arguments)  # type: ignore[no-any-return, no-untyped-call]
+        operator = _Differentiable.apply if recorded(*arguments[:_NUMBER_OF_INPUTS]) else _unrecorded
+        return operator(*arguments)
     # A graph that was made before, met by tensors with tangents: the equations carry them on.
     x, call = Inputs(*arguments[:_NUMBER_OF_INPUTS]).wide(), _call(*arguments[_NUMBER_OF_INPUTS:-1])
     p = weights_of(call, x)

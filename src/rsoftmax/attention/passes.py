@@ -1,4 +1,7 @@
-"""Attention forward and backward: one kernel for all of it where that can go, block by block everywhere else."""
+"""Attention forward and backward: one kernel for all of it where that can go, block by block everywhere else.
+
+What no gradient follows may go to FlexAttention on a GPU; with one, both passes go by blocks and see the same zeros.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax import kernels
-from rsoftmax.attention import blocks
+from rsoftmax.attention import blocks, flex
 from rsoftmax.attention.equations import Call, gradients_by_definition
 from rsoftmax.attention.inputs import Inputs
 from rsoftmax.kernels import Operands, Options, chosen, use_kernels
@@ -32,7 +35,8 @@ def how_for(call: Call, x: Inputs) -> How:
 def forward(call: Call, x: Inputs, how: How, keep_state: bool) -> tuple[Tensor, Tensor | None]:
     """The output, at least float32, and what the backward pass of a kernel needs besides."""
     if how.kernel is None:
-        return blocks.forward(call, x, how.block), None
+        by_flex = not keep_state and how.rows != "reference" and flex.takes(call, x)
+        return flex.forward(call, x) if by_flex else blocks.forward(call, x, how.block), None
     output: tuple[Tensor, Tensor] = how.kernel.forward(
         call.mapping.name, _operands(call, x), _options(call), keep_state=keep_state
     )
