@@ -99,3 +99,11 @@ def test_functions_and_modules_survive_pickle() -> None:
 def test_the_generated_tables_are_not_stale() -> None:
     done = subprocess.run([sys.executable, ROOT / "tools" / "tables.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["attention", "huggingface", "losses", "mappings", "modules", "multilabel", "sklearn"]
+)
+def test_a_module_that_is_imported_alone_knows_the_mappings(module: str) -> None:
+    program = f"import rsoftmax.{module}; from rsoftmax.table import MAPPINGS; print('r_softmax' in MAPPINGS)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"

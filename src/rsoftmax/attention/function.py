@@ -12,8 +12,9 @@ from rsoftmax.attention import operator
 from rsoftmax.attention.equations import Call, output_of, weights_of
 from rsoftmax.attention.inputs import NAME, Value, checked_sizes, inputs
 from rsoftmax.attention.passes import Attention
+from rsoftmax.mappings import Mapping  # which fills the table, too
 from rsoftmax.rows import inside_domain
-from rsoftmax.table import ROW_MAPPINGS, Mapping
+from rsoftmax.table import ROW_MAPPINGS
 from rsoftmax.tensors import FLOATS, in_graph, ordinary, without_autocast
 
 
