@@ -1,5 +1,6 @@
 """What stands behind the widgets of ``rsoftmax app``: values in, pictures and tables out."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,10 @@ def test_a_head_is_drawn_with_its_share_of_zeros(text_encoder: Path) -> None:
 
 
 def test_the_page_asks_nothing_of_other_machines() -> None:
-    assert page().analytics_enabled is False
+    async def built() -> Any:  # in a loop that is closed afterwards; Gradio would make one and leave it open
+        return page()
+
+    assert asyncio.run(built()).analytics_enabled is False
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:

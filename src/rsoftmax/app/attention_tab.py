@@ -31,7 +31,7 @@ def attention_tab() -> None:
                 head = gr.Number(0, precision=0, label="Head", info="the first is 0")
             button = gr.Button("Show attention", variant="primary")
         with gr.Column(scale=2):
-            picture = gr.Plot(label="Weights; a red dot is an exact zero")
+            picture = gr.Plot(show_label=False)
             zeros = gr.Markdown()
     given = [model, sentence, r, layer, head]
     gr.on([button.click, sentence.submit, model.submit], told(looked), given, [picture, zeros])

@@ -20,10 +20,10 @@ rsoftmax train texts.csv --text text --labels tags --out model --encoder sentenc
 rsoftmax app --model model
 ```
 """
-EXPLAINED = """*answer* is what the model says. The other columns show what it would say of the same marginals if another
-F1 counted. *samples*: the labels with the highest expected F1 of this item. *micro* and *macro* are estimates: the
-labels whose marginal is above half the F1 on rows held out, of all labels together or of each label; above 0.5 if that
-F1 is not known."""
+EXPLAINED = """*answer* is what the model says. The other columns show what it would say of the same marginals if
+another F1 counted. *samples*: the labels with the highest expected F1 of this item. *micro* and *macro* are estimates:
+the labels whose marginal is above half the F1 on rows held out, of all labels together or of each label; above 0.5 if
+that F1 is not known."""
 YES = "✓"
 
 

@@ -35,14 +35,15 @@ def mappings_tab() -> None:
         sliders = [gr.Slider(-4, 4, score, step=0.1, label=f"score {i}") for i, score in enumerate(SCORES, 1)]
     with gr.Row():
         sliders += [
-            gr.Slider(0.1, 5, 1, step=0.1, label="temperature", info="scores are divided by it"),
-            gr.Slider(0, 1, 0.4, step=0.05, label="r", info="r-softmax: rate of zeros"),
-            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t-softmax: reach below the maximum"),
-            gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: 1 is softmax, 2 sparsemax"),
+            gr.Slider(0.1, 5, 1, step=0.1, label="temperature", info="divides the scores"),
+            gr.Slider(0, 1, 0.4, step=0.05, label="r", info="r_softmax: rate of zeros"),
+            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: smaller is sparser"),
+            gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: larger is sparser"),
         ]
-    bars = gr.Plot(label="Probabilities; a red dot is an exact zero")
+    gr.Markdown("Each mapping of these scores. A red dot is an exact zero.")
+    bars = gr.Plot(show_label=False)
     wanted = gr.Checkbox(label="Show gradients: how the probability of the highest score changes with each score")
-    slopes = gr.Plot(label="Gradients; a red dot is an exact zero", visible=False)
+    slopes = gr.Plot(show_label=False, visible=False)
     table = gr.Dataframe(
         headers=["mapping", *(f"p {i}" for i in range(1, len(SCORES) + 1)), "zeros"], interactive=False
     )

@@ -39,6 +39,7 @@ def serve(model: LabelModel | None, port: int) -> None:
         server_name="127.0.0.1",
         server_port=port,
         share=False,
+        quiet=True,
         ssr_mode=False,
         footer_links=[],
         theme=THEME,

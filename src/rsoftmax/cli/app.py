@@ -24,5 +24,6 @@ def open_app(
         raise typer.BadParameter(
             f"{model} labels rows of a table; the page takes a model of texts or pictures", param_hint="--model"
         )
+    typer.echo(f"the page: http://127.0.0.1:{port}    (Ctrl+C ends it)")
     with told("--port"):
         serve(loaded, port)
