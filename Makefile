@@ -22,7 +22,7 @@ test: .venv/installed-dev
 # and is no error: the tests skip.
 browser: .venv/installed-dev
 	@$(INSTALL) --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; the tests of the page will skip"
-	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -qq --yes chromium; } \
+	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
 		|| echo "make browser: no chromium, and apt-get cannot install one here; the tests of the page will skip"
 
 # The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.

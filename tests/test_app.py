@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from encoders import LABELS, NAMES, TEXTS
+from PIL import Image
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
@@ -80,6 +81,12 @@ def test_labels_come_with_marginals_the_answer_and_those_for_the_other_f1(model:
         every = model.predict([text], every_label=True)[0]
         assert [line[0] for line in lines] == list(every)
         assert [line[0] for line in lines if line[2] == YES] == model.predict_labels([text])[0]
+
+
+def test_a_picture_gets_its_labels_too(picture_encoder: Path) -> None:
+    model = LabelModel.from_encoder(picture_encoder, NAMES)
+    picture = Image.new("RGB", (20, 30), (200, 0, 0))
+    assert [line[0] for line in decided(model, picture)] == list(model.predict([picture], every_label=True)[0])
 
 
 def test_a_model_that_decides_by_no_f1_is_shown_all_three(text_encoder: Path) -> None:

@@ -37,7 +37,7 @@ def mappings_tab() -> None:
         sliders += [
             gr.Slider(0.1, 5, 1, step=0.1, label="temperature", info="divides the scores"),
             gr.Slider(0, 1, 0.4, step=0.05, label="r", info="r_softmax: rate of zeros"),
-            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: smaller is sparser"),
+            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: width kept"),
             gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: larger is sparser"),
         ]
     gr.Markdown("Each mapping of these scores. A red dot is an exact zero.")
