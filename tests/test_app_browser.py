@@ -86,6 +86,13 @@ def opened(address: str) -> Iterator[Any]:
     assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
 
 
+def test_a_port_that_is_taken_is_refused(address: str) -> None:
+    words = [sys.executable, "-m", "rsoftmax", "app", "--port", address.split(":")[-1]]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is not free; choose another port" in done.stderr
+
+
 def line(view: Any, start: str) -> Any:
     """The line of a table that starts so."""
     return view.get_by_role("row", name=re.compile(rf"^{re.escape(start)} "))

@@ -25,5 +25,7 @@ def open_app(
             f"{model} labels rows of a table; the page takes a model of texts or pictures", param_hint="--model"
         )
     typer.echo(f"the page: http://127.0.0.1:{port}    (Ctrl+C ends it)")
-    with told("--port"):
+    try:
         serve(loaded, port)
+    except OSError:
+        raise typer.BadParameter(f"{port} is not free; choose another port", param_hint="--port") from None
