@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
+.PHONY: demo test browser test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -17,6 +17,14 @@ test: .venv/installed-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
+
+# What the tests of `rsoftmax app` in a browser need: a chromium and two Python packages. What cannot be installed is named,
+# and is no error: the tests skip. Gradio wants an older Pillow than the one that is pinned.
+browser: .venv/installed-dev
+	@grep -v '^pillow==' constraints.txt > .venv/browser-constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint .venv/browser-constraints.txt --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; the tests of the page will skip"
+	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
+		|| echo "make browser: no chromium, and apt-get cannot install one here; the tests of the page will skip"
 
 # The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.
 test-gpu: .venv/installed-dev

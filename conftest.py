@@ -11,8 +11,9 @@ import torch
 
 from rsoftmax.kernels import KERNELS, use_kernels
 
-# Without triton its kernels cannot be imported, and so not be searched for examples.
-collect_ignore_glob = [] if find_spec("triton") else ["src/rsoftmax/kernels/triton/[!_]*.py"]
+# What cannot be imported without triton or gradio cannot be searched for examples.
+NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app/*.py"}
+collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 pytest_plugins = ["encoders", "mulan_sets"]
 torch.set_num_threads(1)  # the processes of pytest-xdist share the cores
 

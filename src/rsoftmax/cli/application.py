@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax import __version__
+from rsoftmax.cli import app as local_page
 from rsoftmax.cli import attention_map, evaluate, export, mappings, plot, predict, train
 from rsoftmax.cli.parameters import TAKES_PARAMETERS
 
@@ -65,5 +66,6 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("export")(export.export)
+app.command("app")(local_page.open_app)
 for command, text in LAB.items():
     _add_lab_command(command, text)

@@ -19,6 +19,11 @@ REMOVED = "#e4e4e4"
 
 def draw_attention_map(found: "AttentionMap", path: Path) -> None:
     """Draw a map of some heads and save it in the format that the path's ending names."""
+    attention_figure(found).savefig(path, dpi=150)
+
+
+def attention_figure(found: "AttentionMap") -> Figure:
+    """A map of some heads, a panel for each."""
     count, columns = len(found.tokens), min(PER_LINE, len(found.weights))
     lines = -(-len(found.weights) // columns)
     side = max(3.0, 0.24 * count)  # of a panel, in inches
@@ -43,4 +48,4 @@ def draw_attention_map(found: "AttentionMap", path: Path) -> None:
     figure.suptitle(found.title, fontsize=11)
     figure.supxlabel("looked at", fontsize=9)
     figure.supylabel("looking", fontsize=9)
-    figure.savefig(path, dpi=150)
+    return figure

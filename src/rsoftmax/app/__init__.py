@@ -1,0 +1,18 @@
+"""A local page to look at mappings, labels and attention: ``rsoftmax app``. Needs ``pip install 'rsoftmax[app]'``.
+
+Nothing leaves the machine: Gradio's statistics are off, and fonts and scripts come from the program itself.
+"""
+
+import os
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read by Gradio when it is imported
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+try:
+    import gradio  # noqa: F401
+except ImportError as missing:
+    raise ImportError(f"rsoftmax.app needs {missing.name}: pip install 'rsoftmax[app]'") from missing
+
+from rsoftmax.app.page import page, serve
+
+__all__ = ["page", "serve"]

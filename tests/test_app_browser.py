@@ -1,0 +1,131 @@
+"""``rsoftmax app`` in a real browser: the command is started, sliders are moved, texts typed, and answers read."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from encoders import LABELS, NAMES, TEXTS
+
+from rsoftmax.huggingface import LabelModel
+
+pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright; `make browser` installs it")
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("there is no chromium; `make browser` installs it", allow_module_level=True)
+
+QUICK: dict[str, Any] = {"nets": 2, "epochs": 40, "lr": 1e-2, "hidden": (16,), "progress": False}
+PATIENCE = 30_000  # milliseconds; machines with much to do are slow
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+expect = playwright.expect
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(address: str, process: "subprocess.Popen[str]") -> None:
+    while process.poll() is None:
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"rsoftmax app ended with {process.returncode}")
+
+
+@pytest.fixture(scope="module")
+def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("page") / "model"
+    LabelModel.from_encoder(text_encoder, NAMES, "macro").fit(TEXTS * 6, LABELS * 6, **QUICK).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(model: Path) -> Iterator[str]:
+    port = free_port()
+    words = [sys.executable, "-m", "rsoftmax", "app", "--model", str(model), "--port", str(port)]
+    process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
+    try:
+        wait_for(f"http://127.0.0.1:{port}", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def opened(address: str) -> Iterator[Any]:
+    """The page; afterwards there must be no error in its console, and no request to another host."""
+    errors: list[str] = []
+    requests: list[str] = []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        view = browser.new_page(viewport={"width": 1300, "height": 1000})
+        view.set_default_timeout(PATIENCE)
+        view.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        view.on("pageerror", lambda error: errors.append(str(error)))
+        view.on("request", lambda request: requests.append(request.url))
+        view.goto(address)
+        yield view
+        browser.close()
+    assert errors == []
+    assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_a_port_that_is_taken_is_refused(address: str) -> None:
+    words = [sys.executable, "-m", "rsoftmax", "app", "--port", address.split(":")[-1]]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is not free; choose another port" in done.stderr
+
+
+def line(view: Any, start: str) -> Any:
+    """The line of a table that starts so."""
+    return view.get_by_role("row", name=re.compile(rf"^{re.escape(start)} "))
+
+
+def zeros(view: Any, mapping: str) -> Any:
+    return line(view, mapping).get_by_role("gridcell").last
+
+
+def test_moving_a_slider_changes_the_zeros(opened: Any) -> None:
+    expect(zeros(opened, "r_softmax, r = 0.4")).to_have_text("2", timeout=PATIENCE)
+    slider = opened.get_by_role("slider", name=re.compile(r"\br$")).first
+    for _ in range(8):
+        slider.press("ArrowRight")
+    expect(zeros(opened, "r_softmax, r = 0.8")).to_have_text("4", timeout=PATIENCE)
+    before = opened.locator("img:visible").count()
+    opened.get_by_label("Show gradients").check()
+    expect(opened.locator("img:visible")).to_have_count(before + 1, timeout=PATIENCE)
+
+
+def test_a_typed_text_gets_its_labels(opened: Any, model: Path) -> None:
+    opened.get_by_role("tab", name="Labels").click()
+    opened.get_by_label("Text").fill(TEXTS[0])
+    for name, marginal in LabelModel.from_pretrained(model).predict([TEXTS[0]])[0].items():
+        expect(line(opened, name).get_by_role("gridcell").nth(1)).to_have_text(f"{marginal:.3f}", timeout=PATIENCE)
+        expect(line(opened, name).get_by_role("gridcell").nth(2)).to_have_text("✓", timeout=PATIENCE)
+
+
+def test_a_head_is_shown_with_its_zeros_and_a_mistake_in_words(opened: Any, text_encoder: Path) -> None:
+    opened.get_by_role("tab", name="Attention").click()
+    opened.get_by_role("button", name="Show attention").click()
+    expect(opened.get_by_text("name a model, as a folder or a hub id")).to_be_visible(timeout=PATIENCE)
+    opened.get_by_label("Model").fill(str(text_encoder))
+    opened.get_by_label("Sentence").fill("I love it so")
+    opened.get_by_role("button", name="Show attention").click()
+    expect(opened.get_by_text("Head 0: 50.0% of the weights are exactly zero.")).to_be_visible(timeout=PATIENCE)
