@@ -22,8 +22,8 @@ from transformers import (
     logging,
 )
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_outputs import ModelOutput as ModelOutput
 from transformers.utils import output_capturing
+from transformers.utils.generic import ModelOutput as ModelOutput
 
 Implementation = str | dict[str, Any] | None
 """The name of an attention function; for a model of several parts, a dictionary with the name of each."""
