@@ -70,10 +70,13 @@ def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Te
     assert_same_values(mine[0], theirs[0], name)
     if name == "r_softmax" and (x.sort(-1).values.diff(dim=-1) == 0).any():
         return  # which of the entries tied at the threshold passes its gradient on is a matter of choice
+    gaps = x.double().sort(-1).values.diff(dim=-1)
+    nearest = gaps[gaps > 0].min() if (gaps > 0).any() else 1.0  # slopes are as steep as entries are near
     for a, b, true in zip(mine[1:], theirs[1:], truth[1:], strict=True):
+        own_rounding = 64 * torch.finfo(torch.float64).eps * g.double().abs().max() / nearest
         factor = 16 if x.dtype in (torch.float16, torch.bfloat16) else 4
         allowed = factor * (b - true).abs().max() + 64 * torch.finfo(x.dtype).eps * max(g.abs().max(), true.abs().max())
-        assert (a - true).abs().max() <= allowed, (a, b, true)
+        assert (a - true).abs().max() <= allowed + own_rounding, (a, b, true)
 
 
 def values_of(name: str, rows: int) -> list[object]:
