@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from test_attention import threads
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -49,16 +50,6 @@ def without_kernel() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "attention_kernel", lambda: None)
         yield
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def qkv(size: tuple[int, ...] = SIZES[0], dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """What every model that gives labels to items can do, whether items are texts, pictures or rows of a table."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -13,25 +14,25 @@ Labels = Sequence[Collection[str]] | Tensor
 """The names of the labels of each item, or a matrix [items, K] of 0 and 1, NaN where a label is not known."""
 
 
-class Labeller:
-    """Labels by name, from the :class:`Output` of items. A class of models adds what raises here."""
+class Labeller(ABC):
+    """Labels by name, from the :class:`Output` of items. A class of models adds what is abstract here."""
 
     @property
+    @abstractmethod
     def names(self) -> list[str]:
         """The labels, in the order of the columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outputs(self, items: Sequence[Any], *, progress: bool = False) -> Output:
         """What the model says of items, decoded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def example(self) -> dict[str, Tensor]:
         """The tensors of two items, by name, as :meth:`answer` takes them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, **tensors: Tensor) -> Output:
         """What the model says of tensors, decoded."""
-        raise NotImplementedError
 
     def about(self) -> dict[str, Any]:
         """What a program that has only tensors needs to know about them."""
