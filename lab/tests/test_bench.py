@@ -14,11 +14,12 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli.application import app
-from rsoftmax_lab.bench import BENCHMARKS, heads, load
+from rsoftmax_lab.bench import BENCHMARKS, generate, heads, load
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Row, append, read
@@ -82,6 +83,31 @@ def test_bench_heads_measures_every_method_of_the_contest_on_one_thread(tmp_path
     assert in_order(rows)
     assert all(row.spread.median > 0 and row.extra_bytes for row in rows)
     assert {row["threads"] for row in rows} == {1}
+
+
+def test_bench_generate_measures_both_caches_in_both_number_formats(tmp_path: Path) -> None:
+    rsoftmax("bench", "generate", "--quick", "--threads", "1", "--out", str(tmp_path))
+    rows = read(tmp_path / "bench_generate.jsonl")
+    assert [(row["dtype"], row["cache"], row["attention"], row["parameter"]) for row in rows] == [
+        (dtype, cache, *attention)
+        for dtype, cache, attention in product(generate.DTYPES, generate.CACHES, generate.ATTENTIONS)
+    ]
+    assert in_order(rows)
+
+
+@pytest.mark.parametrize("kind", generate.CACHES)
+def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
+    config = LlamaConfig(**generate.CONFIG | generate.SMALLER)
+    network = LlamaForCausalLM(config).eval()
+    cache = generate._filled(config, kind, 20, torch.float32)
+    words = torch.randint(config.vocab_size, (1, 21))
+    texts = []
+    for _ in range(2):
+        texts.append(network.generate(words, past_key_values=cache, max_new_tokens=generate.NEW, do_sample=False))
+        generate._rewind(cache)
+        assert int(cache.get_seq_length()) == 20
+    assert texts[0].shape == (1, 21 + generate.NEW)
+    assert torch.equal(*texts)
 
 
 # ---------------------------------------------------------------------------- the command

@@ -28,7 +28,7 @@ LONG_CONFIG: dict[str, Any] = {
     "initializer_range": 384**-0.5,  # with 0.02, as BERT has it, scores lie so close that t_softmax makes no zeros
 }
 SDPA = "sdpa"
-ATTENTIONS: dict[tuple[str, str], dict[str, float]] = {
+ATTENTIONS: dict[tuple[str, str], dict[str, Any]] = {
     (SDPA, ""): {},
     ("softmax", ""): {},
     ("r_softmax", "r=0.15"): {"r": 0.15},
@@ -99,7 +99,7 @@ def _calls(make: Callable[[], Any], batch: int, tokens: int) -> Sequence[tuple[C
     ]
 
 
-def _step(make: Callable[[], Any], attention: str, given: dict[str, float], batch: int, tokens: int) -> Call:
+def _step(make: Callable[[], Any], attention: str, given: dict[str, Any], batch: int, tokens: int) -> Call:
     """Forward, loss, backward and AdamW, dropout included, on words drawn at random."""
     torch.manual_seed(0)
     network = make()
