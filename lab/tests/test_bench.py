@@ -22,9 +22,9 @@ from rsoftmax.cli.application import app
 from rsoftmax_lab.bench import BENCHMARKS, generate, heads, load
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
-from rsoftmax_lab.bench.rows import Row, append, read
+from rsoftmax_lab.bench.rows import Row, Spread, append, read
 from rsoftmax_lab.bench.run import measure, run
-from rsoftmax_lab.bench.tables import group_table, verdict
+from rsoftmax_lab.bench.tables import group_table, ratio_table, verdict
 from rsoftmax_lab.bench.timing import spread, take_turns
 from rsoftmax_lab.contest.methods import METHODS
 
@@ -288,6 +288,19 @@ def test_a_declared_benchmark_becomes_rows_tables_and_a_verdict(tmp_path: Path) 
     assert verdict(TOY, rows).splitlines()[2:] == [
         "| half of twice is once | 0.5 | 0.50 | 0.50 ([single], threads: 1) | 1 of 1 |",
         "| twice is once | 1.0 | 2.00 | 2.00 ([double], threads: 1) | 0 of 1 |",
+    ]
+
+
+def test_ratios_are_shown_with_quartiles_a_line_for_each_label_and_a_column_for_each_group() -> None:
+    def row(method: str, n: int, ratio: float) -> Row:
+        return Row({"method": method, "n": n}, Spread(1.0, ratio, ratio / 2, 2 * ratio, 5), "a machine", "2.13")
+
+    rows = [row("single", 1, 1.0), row("double", 1, 1.6), row("single", 2, 1.0), row("half", 2, 0.5)]
+    assert ratio_table(TOY, rows, "{n} rows").splitlines() == [
+        "| ratio to [single] | 1 rows | 2 rows |",
+        "| --- | --- | --- |",
+        "| `[double]` | 1.60 (0.80 - 3.20) |  |",
+        "| `[half]` |  | 0.50 (0.25 - 1.00) |",
     ]
 
 

@@ -14,8 +14,8 @@ from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
 
-SHAPES = ((32, 32), (32, 128), (4, 512))  # rows in a batch, tokens in a row
-LONG_SHAPES = ((4, 512), (1, 2048))
+SHAPES = ((32, 32), (8, 128), (2, 512))  # rows in a batch, tokens in a row
+LONG_SHAPES = ((2, 512), (1, 2048))
 QUICK_SHAPES = ((2, 8),)
 LONG = "a long encoder"
 LONG_CONFIG: dict[str, Any] = {
