@@ -342,8 +342,11 @@ def step_trial(r: float | None, seed: int, dev: float, ratio: float) -> str:
 
 
 def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tmp_path: Path) -> None:
+    lines = [step_trial(0.9, 0, 0.5, 0.8), step_trial(None, 0, 0.6, 1.0), step_trial(0.9, 1, 0.6, 0.9)]
     untimed = trial("RTE", "r_softmax", 0.3, 2e-5, 0, 0.5, 0.5)
-    lines = [step_trial(0.9, 0, 0.5, 0.8), step_trial(None, 0, 0.6, 1.0), step_trial(0.9, 1, 0.6, 0.9), untimed]
+    of_another_learning_rate = step_trial(0.9, 0, 0.1, 0.1).replace('"mapping"', '"lr": 0.001, "mapping"')
+    of_another_mapping = step_trial(0.9, 0, 0.1, 0.1).replace('"r_softmax", "r": 0.9', '"sparsemax"')
+    lines += [untimed, of_another_learning_rate, of_another_mapping]
     (tmp_path / "rates.jsonl").write_text("\n".join([*lines, ""]))
     written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rsoftmax_lab.experiments.glue.data import TASKS
-from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.experiments.glue.grid import RECIPE, Run
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trial, Trials
@@ -62,12 +62,13 @@ class Point(NamedTuple):
 
 
 def points(trials: Sequence[Trial[Run]]) -> dict[float, Point]:
-    """What each r gives, 0 being softmax; of rows that say how long a step takes."""
-    groups: dict[float, list[Trial[Run]]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.run.r or 0.0):
-        if "step" in trial.row:
-            groups.setdefault(trial.run.r or 0.0, []).append(trial)
-    return {r: _point([trial.row for trial in some]) for r, some in groups.items()}
+    """What each r gives, 0 being softmax; at the learning rate of most runs, of rows that say how long a step takes."""
+    lr = statistics.mode(trial.run.lr for trial in trials)
+    groups: dict[float, list[Row]] = {}
+    for run, row in sorted(trials, key=lambda trial: trial.run.r or 0.0):
+        if run.lr == lr and run.mapping in RECIPE["mappings"] and "step" in row:
+            groups.setdefault(run.r or 0.0, []).append(row)
+    return {r: _point(rows) for r, rows in groups.items()}
 
 
 def _point(rows: Sequence[Row]) -> Point:
