@@ -779,7 +779,8 @@ def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tm
 
 def test_reproduce_can_train_the_last_stages(kit: Path, tiny: Path, tmp_path: Path) -> None:
     words = ["reproduce", "voc", "--data", str(kit), "--model", str(tiny), "--out", str(tmp_path / "out"),
-             "--jobs", "1", "--epochs", "2", "--seeds", "1", "--lr", "1e-3", "--only", "softmax", "--share", "0"]  # fmt: skip
+             "--jobs", "1", "--epochs", "2", "--seeds", "1", "--lr", "1e-3", "--only", "softmax",
+             "--share", "0"]  # fmt: skip
     rsoftmax(*words)
     shown = rsoftmax(*words, "--train-last", "1", "--augment", "--save", str(tmp_path / "saved"))
     assert shown.count("states of 16 pictures") == 2  # as they are, and mirrored

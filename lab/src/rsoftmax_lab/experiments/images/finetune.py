@@ -120,7 +120,7 @@ class Finetuning:
             own_files.remove(checkpoint, *CHECKPOINT)
         read = {"states": self.cached.val.about()} if self.cached else {}
         rules = _rules(run, contest.state.log_history)
-        return {"epoch_seconds": round(seconds / run.epochs, 3), **read, "rules": rules}
+        return {"epoch_seconds": round(seconds / max(contest.epochs_here, 1), 3), **read, "rules": rules}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run, as it was after its last epoch."""
@@ -140,6 +140,7 @@ class _Contest(Trainer):
         test: "_Shown",
     ) -> None:
         self.run, self.rules = run, METHODS[run.method].rules
+        self.epochs_here = 0  # since this process began: others were done before a kill
         self.judged = {"validation": validation, "test": test}
         settings = trainer.arguments(
             run,
@@ -167,6 +168,7 @@ class _Contest(Trainer):
             entry["validation"][name] = scores(validation.Y, decide(validation))
             entry["test"][name] = scores(test.Y, decide(test))
         self.log({SCORES: entry})  # type: ignore[dict-item]
+        self.epochs_here += 1
         return {}
 
     def _answers(self, split: str) -> Answers:
