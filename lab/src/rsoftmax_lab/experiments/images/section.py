@@ -8,7 +8,8 @@ from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
-from rsoftmax_lab.experiments.images import figure
+from rsoftmax_lab.experiments.images import beside, figure
+from rsoftmax_lab.experiments.images.beside import SOFTMAX, TITLES, Column
 from rsoftmax_lab.experiments.images.grid import WAYS, Run
 from rsoftmax_lab.experiments.images.results import Table1, table1
 from rsoftmax_lab.report.markdown import counted, listed, render
@@ -18,16 +19,6 @@ from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trials
 
-TITLES = {"voc": "VOC", "coco": "COCO"}
-SOFTMAX = tuple(Contestant("softmax", f"p0={p0}") for p0 in (0.05, 0.1, 0.15, 0.2, 0.3))
-PUBLISHED = dict(
-    zip(
-        (*SOFTMAX, *SPARSE, PAPERS),
-        [(75.05, 71.38), (78.87, 72.29), (79.43, 69.22), (79.07, 64.88), (75.88, 54.76), (66.84, 52.30), (71.91, 65.67),
-         (71.35, 64.85), (77.90, 72.56)],
-        strict=True,
-    )
-)  # fmt: skip
 TRAINED = {"frozen": "Frozen features", "last": "The last stages trained", "whole": "Whole network trained"}
 
 
@@ -36,7 +27,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
     ways = {way: one for way in WAYS if (one := table1(found, notice, way)).settings}
     way, shown = next(iter(ways.items()))
     others = [_other(ways[other], other, out) for other in ways if other != way]
-    table = _table1(_chosen(shown))
+    table = beside.scores(_chosen(shown))
     curves = _curves(shown, out / "figure3.png")
     text = render(
         __package__,
@@ -62,14 +53,17 @@ class Other(NamedTuple):
     title: str
     sets: list[str]
     table: Table
+    leads: Table
     learning_rates: Table
     curves: list[Path]
 
 
 def _other(found: Table1, way: str, out: Path) -> Other:
-    table = _table1([*_chosen(found), Column("after the last epoch", found.paper, "test_last")])
+    columns = [*_chosen(found), Column("after the last epoch", found.paper, "test_last")]
     learning_rates = _learning_rates(found.paper if found.paper.rows else found.held_out)
-    return Other(way, TRAINED[way], _sets(found), table, learning_rates, _curves(found, out / f"figure3-{way}.png"))
+    curves = _curves(found, out / f"figure3-{way}.png")
+    table, leads = beside.scores(columns), beside.leads(columns)
+    return Other(way, TRAINED[way], _sets(found), table, leads, learning_rates, curves)
 
 
 def _curves(found: Table1, path: Path) -> list[Path]:
@@ -120,30 +114,8 @@ def _points(found: Table1) -> list[str]:
     return [point for point in TITLES if point in found.paper.rows or point in found.held_out.rows]
 
 
-class Column(NamedTuple):
-    """What Table 1 has of each set, beside the paper's number."""
-
-    title: str
-    contest: Contest
-    split: str
-
-
 def _chosen(found: Table1) -> list[Column]:
     return [Column("here, its way", found.paper, "validation"), Column("here, held out", found.held_out, "test")]
-
-
-def _table1(columns: Sequence[Column]) -> Table:
-    """The paper's rows first, then the others; the paper's number, and of our columns those that there are runs for."""
-    several = (*PUBLISHED, *(one for one in CONTESTANTS if one not in PUBLISHED))
-    heads, rows, known = ["micro-F1"], {one: [one.name] for one in several}, set[Contestant]()
-    for place, (point, title) in enumerate(TITLES.items()):
-        ours = [column for column in columns if point in column.contest.rows]
-        heads += [f"{title}: paper", *(column.title for column in ours)] if ours else []
-        for one, cells in rows.items() if ours else ():
-            means = [column.contest.mean(one, [point], column.split) for column in ours]
-            cells += [f"{PUBLISHED[one][place]:.2f}" if one in PUBLISHED else "", *(str(mean or "") for mean in means)]
-            known |= {one} if any(means) else set()
-    return Table(heads, [cells for one, cells in rows.items() if one in known])
 
 
 def _scores(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
