@@ -78,4 +78,6 @@ def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], 
 
 
 def _error_band(axis: Axes, softmax: float, error: float) -> None:
-    axis.axhspan(softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="softmax's standard error")
+    axis.axhspan(
+        softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="softmax's standard error"
+    )
