@@ -1,13 +1,9 @@
 """``rsoftmax app`` in a real browser: the command is started, sliders are moved, texts typed, and answers read."""
 
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from encoders import LABELS, NAMES, TEXTS
+from servers import served
 
 from rsoftmax.huggingface import LabelModel
 
@@ -30,22 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 expect = playwright.expect
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(address: str, process: "subprocess.Popen[str]") -> None:
-    while process.poll() is None:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"rsoftmax app ended with {process.returncode}")
-
-
 @pytest.fixture(scope="module")
 def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
@@ -56,15 +37,8 @@ def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
-    port = free_port()
-    words = [sys.executable, "-m", "rsoftmax", "app", "--model", str(model), "--port", str(port)]
-    process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
-    try:
-        wait_for(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with served([sys.executable, "-m", "rsoftmax", "app", "--model", str(model)]) as at:
+        yield at
 
 
 @pytest.fixture
