@@ -56,9 +56,10 @@ fuzz-files: .venv/installed-dev
 tables: .venv/installed-dev
 	@$(BIN)/python tools/tables.py
 
-# The site, in build/docs/index.html; a warning is an error.
+# The site, in build/docs/index.html; a warning is an error, and so is a link that leads nowhere.
 docs: .venv/installed-docs
 	@$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet docs build/docs
+	@$(BIN)/python tools/check_site.py build/docs
 
 # The archives and wheels of both distributions, in dist/.
 dist: .venv/bin/python

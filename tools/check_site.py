@@ -1,0 +1,70 @@
+"""check_site.py FOLDER: every link of the built site leads to a page and an anchor that are there, and every public name
+of the library has an entry in the reference. `make docs` runs it.
+"""
+
+import sys
+import zlib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from urllib.parse import unquote, urlsplit
+
+INTERNAL = {"folders", "model_card", "pictures", "printable"}  # modules whose names only this library uses
+
+
+class Page(HTMLParser):
+    """What a page links to, and the anchors that can be linked to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.anchors: set[str] = {"", "top"}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attributes if value}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        self.links |= {given[name] for name in ("href", "src") if name in given}
+
+
+def broken_links(site: Path) -> Iterator[str]:
+    pages = {path: Page(path) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        for link in sorted(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file():
+                yield f"{path.relative_to(site)}: {link}: there is no such file"
+            elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                yield f"{path.relative_to(site)}: {link}: the page has no such anchor"
+
+
+def public_names() -> set[str]:
+    """Each name in ``__all__`` of the package, its packages and modules, and these themselves where people import them."""
+    package = import_module("rsoftmax")
+    modules = [one.name for one in iter_modules(package.__path__) if one.name not in INTERNAL]
+    listed = [package, *(import_module(f"rsoftmax.{name}") for name in modules if not name.startswith("_"))]
+    return {name for module in listed for name in getattr(module, "__all__", [])}
+
+
+def documented_names(site: Path) -> set[str]:
+    """The last part of every name in the inventory that Sphinx writes."""
+    listed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    return {line.split(" ", 1)[0].rsplit(".", 1)[-1] for line in zlib.decompress(listed).decode().splitlines()}
+
+
+def main(site: Path) -> None:
+    faults = [
+        *broken_links(site.resolve()),
+        *(f"{name}: no page of docs/api has it" for name in sorted(public_names() - documented_names(site))),
+    ]
+    sys.exit("\n".join(faults) or None)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
