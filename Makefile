@@ -18,13 +18,12 @@ test: .venv/installed-dev
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
 
-# What the tests of `rsoftmax app` in a browser need: a chromium and two Python packages. What cannot be installed is named,
-# and is no error: the tests skip. Gradio wants an older Pillow than the one that is pinned.
+# What the tests in a browser need, of `rsoftmax app` and of the site: a chromium and two Python packages. What cannot be
+# installed is named, and is no error: the tests skip.
 browser: .venv/installed-dev
-	@grep -v '^pillow==' constraints.txt > .venv/browser-constraints.txt
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint .venv/browser-constraints.txt --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; the tests of the page will skip"
+	@$(INSTALL) --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
 	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
-		|| echo "make browser: no chromium, and apt-get cannot install one here; the tests of the page will skip"
+		|| echo "make browser: no chromium, and apt-get cannot install one here; tests in a browser will skip"
 
 # The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.
 test-gpu: .venv/installed-dev

@@ -1,7 +1,6 @@
 """``rsoftmax app`` in a real browser: the command is started, sliders are moved, texts typed, and answers read."""
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,19 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from browsers import PATIENCE, page_of, playwright
 from encoders import LABELS, NAMES, TEXTS
 from servers import served
 
 from rsoftmax.huggingface import LabelModel
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright; `make browser` installs it")
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("there is no chromium; `make browser` installs it", allow_module_level=True)
-
 QUICK: dict[str, Any] = {"nets": 2, "epochs": 40, "lr": 1e-2, "hidden": (16,), "progress": False}
-PATIENCE = 30_000  # milliseconds; machines with much to do are slow
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 expect = playwright.expect
 
@@ -43,21 +37,8 @@ def address(model: Path) -> Iterator[str]:
 
 @pytest.fixture
 def opened(address: str) -> Iterator[Any]:
-    """The page; afterwards there must be no error in its console, and no request to another host."""
-    errors: list[str] = []
-    requests: list[str] = []
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": 1300, "height": 1000})
-        view.set_default_timeout(PATIENCE)
-        view.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        view.on("pageerror", lambda error: errors.append(str(error)))
-        view.on("request", lambda request: requests.append(request.url))
-        view.goto(address)
-        yield view
-        browser.close()
-    assert errors == []
-    assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+    with page_of(address) as page:
+        yield page
 
 
 def test_a_port_that_is_taken_is_refused(address: str) -> None:

@@ -1,5 +1,6 @@
-"""check_site.py FOLDER: every link of the built site leads to a page and an anchor that are there, and every public name
-of the library has an entry in the reference. `make docs` runs it.
+"""check_site.py FOLDER: every link within the built site leads somewhere, and every public name is in the reference.
+
+`make docs` runs it.
 """
 
 import sys
@@ -45,7 +46,7 @@ def broken_links(site: Path) -> Iterator[str]:
 
 
 def public_names() -> set[str]:
-    """Each name in ``__all__`` of the package, its packages and modules, and these themselves where people import them."""
+    """What the package, its packages and its modules list in ``__all__``."""
     package = import_module("rsoftmax")
     modules = [one.name for one in iter_modules(package.__path__) if one.name not in INTERNAL]
     listed = [package, *(import_module(f"rsoftmax.{name}") for name in modules if not name.startswith("_"))]
