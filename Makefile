@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test browser test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
+.PHONY: demo test browser test-gpu test-oldest sanitize compilers fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -37,6 +37,15 @@ test-oldest: .venv.oldest/installed
 # The kernels under AddressSanitizer and UBSan: built apart, and tested at every instruction set.
 sanitize: .venv/installed-dev
 	@$(BIN)/python tools/sanitize.py
+
+# The kernels by gcc and by clang, built apart; a warning is an error.
+compilers: .venv/installed-dev
+	@for pair in "gcc g++" "clang clang++"; do \
+		set -- $$pair; rm -rf build/$$1; \
+		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1); \
+		case "$$said" in *warning:*|*error:*|*failed*) echo "$$said"; exit 1;; esac; \
+		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
+	done
 
 # Random cases for mappings, losses, attention and heads, against slow oracles, and damaged files, each for five minutes
 # or SECONDS=...; SEED=... repeats a run.

@@ -42,6 +42,7 @@ sphinx_gallery_conf = {
     "examples_dirs": str(ROOT / "examples"),
     "gallery_dirs": "examples",
     "filename_pattern": r"/\d\d_",
+    "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "show_memory": False,
