@@ -30,5 +30,6 @@ def page_of(address: str, width: int = 1300, height: int = 1000) -> Iterator[Any
         page.goto(address)
         yield page
         browser.close()
-    assert errors == []
-    assert [url for url in requests if not url.startswith((host, "data:", "blob:"))] == []
+    assert not errors, errors
+    elsewhere = [url for url in requests if not url.startswith((host, "data:", "blob:"))]
+    assert not elsewhere, elsewhere
