@@ -22,7 +22,12 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["examples/*.ipynb", "examples/GALLERY_HEADER.rst"]
+exclude_patterns = [
+    "examples/*.ipynb",
+    "examples/GALLERY_HEADER.rst",
+    "**/sg_execution_times.rst",
+    "sg_execution_times.rst",
+]
 nitpicky = False  # types of torch and scikit-learn have no page here
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
