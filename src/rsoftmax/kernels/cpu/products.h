@@ -65,7 +65,11 @@ template <class S> void make_panel(const S* x, long x_row, long rows, long width
         for (long d = 0; d < width; d += n) {
             V<float> r[n];
 #pragma GCC unroll 16
-            for (long i = 0; i < n; i++) r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : V<float>{};
+            for (long i = 0; i < n; i++) {
+                const S* at_d = x + (side + i) * x_row + d;
+                r[i] = side + i < rows ? load(at_d, width - d) : V<float>{};
+                __builtin_prefetch(at_d + wide * x_row);              // for the next panel; memory is what it waits for
+            }
             transpose<float>(r);
             if (width - d >= n) {
 #pragma GCC unroll 16
