@@ -4,6 +4,10 @@ import csv
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +228,29 @@ def test_fine_tuning_by_command_leaves_a_model_and_no_checkpoints(
     rsoftmax("train", table, *words, "--out", tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert len(rsoftmax("predict", tmp_path / "model", "I love it").splitlines()) == 1
+
+
+def test_fine_tuning_goes_on_after_ctrl_c_and_after_a_kill(table: Path, text_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    words = f"train {table} --text text --labels labels --encoder {text_encoder} --finetune --epochs 400 --out {out}"
+    before: set[int] = set()
+    for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        program = subprocess.Popen(
+            [sys.executable, "-m", "rsoftmax", *words.split()], stderr=subprocess.PIPE, text=True
+        )
+        while not (new := checkpoints(tmp_path) - before):
+            assert program.poll() is None, program.communicate()
+            time.sleep(0.05)
+        program.send_signal(stop)
+        said = program.communicate()[1]
+        assert program.returncode == code, said
+        assert "Traceback" not in said
+        assert ("the same command goes on from the last checkpoint" in said) == (stop == signal.SIGINT)
+        assert min(new) > max(before, default=0)  # not from the first step again
+        assert not out.exists()
+        before = checkpoints(tmp_path)
+
+
+def checkpoints(folder: Path) -> set[int]:
+    """The steps after which fine-tuning has written one."""
+    return {int(path.parent.name.split("-")[1]) for path in folder.glob(".*/checkpoint-*/trainer_state.json")}

@@ -271,18 +271,18 @@ def read_classifier(folder: Path) -> object:
 def features_files() -> dict[str, bytes]:
     import numpy as np
 
-    from rsoftmax_lab.experiments.images import features
+    from rsoftmax_lab.experiments.images import extraction
 
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "features.safetensors")
-        features._save(path, features.Features(np.ones((4, 3), np.float32), np.arange(4), ["5.jpg: torn"]))
+        extraction.save(path, extraction.Features(np.ones((4, 3), np.float32), np.arange(4), ["5.jpg: torn"]))
         return {path.name: path.read_bytes()}
 
 
 def read_features(folder: Path) -> object:
-    from rsoftmax_lab.experiments.images import features
+    from rsoftmax_lab.experiments.images import extraction
 
-    return features.load(folder / "features.safetensors")
+    return extraction.load(folder / "features.safetensors")
 
 
 def rows_files() -> dict[str, bytes]:

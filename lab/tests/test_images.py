@@ -1,10 +1,12 @@
 """Pictures: small drawn ones in the real layouts, a tiny random network, and everything that is done with them."""
 
+import itertools
 import json
 import multiprocessing
 import os
 import re
 import shutil
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -16,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from torch import nn
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from typer.testing import CliRunner
 
@@ -31,13 +34,16 @@ from rsoftmax_lab.contest import rules
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.scores import AVERAGES, scores
 from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.images import coco, features, hub, section, voc
+from rsoftmax_lab.experiments.images import coco, extraction, features, hub, section, voc
 from rsoftmax_lab.experiments.images.data import subset
-from rsoftmax_lab.experiments.images.finetune import Whole, augmented
+from rsoftmax_lab.experiments.images.finetune import Finetuning, augmented
 from rsoftmax_lab.experiments.images.frozen import Frozen
 from rsoftmax_lab.experiments.images.grid import Run, grid, quick_grid
 from rsoftmax_lab.experiments.images.pictures import Pictures
 from rsoftmax_lab.experiments.images.results import Table1, table1
+from rsoftmax_lab.experiments.images.run import prepare
+from rsoftmax_lab.experiments.images.stages import begins_with_last, remove_last
+from rsoftmax_lab.experiments.images.states import States
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal
 from rsoftmax_lab.running.runs import differences
@@ -46,6 +52,7 @@ CLASSES = ["bird", "cat", "train"]
 LABELS = [[1, 0, 0], [0, 1, 0], [-1, 1, 1], [1, 0, 1], [1, -1, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]]  # -1: difficult
 TRAIN, VAL = 16, 8
 QUIET = Console(quiet=True)
+FEATURES = extraction.View("tiny")
 
 
 def draw(path: Path, labels: list[int], number: int) -> None:
@@ -277,7 +284,7 @@ def test_whatever_goes_wrong_with_a_picture_has_one_name(tmp_path: Path) -> None
 def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, tmp_path: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
     path = features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET)
-    found = features.load(path)
+    found = extraction.load(path)
     pixels = backbone.pixels([open_picture(file, "") for file in train.files])
     with torch.no_grad():
         direct = backbone.network(pixels).pooler_output.flatten(1)
@@ -285,7 +292,7 @@ def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, 
     assert found.kept.tolist() == list(range(TRAIN))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     untouched = interrupted(train, after=0)
-    assert features.key(backbone, untouched) != features.key(backbone, train)  # sizes are not known
+    assert FEATURES.key(backbone, untouched) != FEATURES.key(backbone, train)  # sizes are not known
     written = path.stat().st_mtime_ns
     assert features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET) == path
     assert path.stat().st_mtime_ns == written
@@ -293,32 +300,32 @@ def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, 
 
 def test_the_name_of_features_follows_network_processor_and_pictures(kit: Path, tiny: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
-    names = {features.key(backbone, train), features.key(backbone, train.take(np.arange(3)))}
+    names = {FEATURES.key(backbone, train), FEATURES.key(backbone, train.take(np.arange(3)))}
     other = Backbone.load(str(tiny))
     other.processor.image_mean = [0.4, 0.4, 0.4]
-    names.add(features.key(other, train))
+    names.add(FEATURES.key(other, train))
     other = Backbone.load(str(tiny))
     with torch.no_grad():
         next(other.network.parameters()).flatten()[0] += 1
-    names.add(features.key(other, train))
+    names.add(FEATURES.key(other, train))
     damage(kit, 3)
-    names.add(features.key(backbone, train))
+    names.add(FEATURES.key(backbone, train))
     assert len(names) == 5
-    assert features.key(Backbone.load(str(tiny)), train) in names
+    assert FEATURES.key(Backbone.load(str(tiny)), train) in names
 
 
 def test_a_killed_extraction_goes_on_where_it_was(
     kit: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "PART", 4)
+    monkeypatch.setattr(extraction, "PART", 4)
     backbone, train = Backbone.load(str(tiny)), interrupted(voc.read(kit).train, after=1000)
-    whole = features.load(features.extract(backbone, train, tmp_path / "whole", jobs=1, console=QUIET))
+    whole = extraction.load(features.extract(backbone, train, tmp_path / "whole", jobs=1, console=QUIET))
     with pytest.raises(KeyboardInterrupt):
         features.extract(backbone, interrupted(voc.read(kit).train, 9), tmp_path / "cache", jobs=1, console=QUIET)
     parts = sorted((tmp_path / "cache").glob("*.parts-4/*"))
     assert [part.name for part in parts] == ["00000000.safetensors", "00000004.safetensors"]
     rest = interrupted(voc.read(kit).train, after=TRAIN - 8)
-    resumed = features.load(features.extract(backbone, rest, tmp_path / "cache", jobs=1, console=QUIET))
+    resumed = extraction.load(features.extract(backbone, rest, tmp_path / "cache", jobs=1, console=QUIET))
     np.testing.assert_array_equal(resumed.X, whole.X)
     np.testing.assert_array_equal(resumed.kept, whole.kept)
     assert not list((tmp_path / "cache").glob("*.parts*"))
@@ -335,13 +342,13 @@ def test_bad_pictures_stop_everything_or_are_counted(kit: Path, tiny: Path, tmp_
     kept = [i for i in range(TRAIN) if i not in (5, 9)]
     np.testing.assert_array_equal(frozen.splits.train.labels, splits.train.labels[kept])
     assert len(frozen.splits.val) == VAL - 1
-    bad = features.load(frozen.train.file).bad
+    bad = extraction.load(frozen.train.file).bad
     assert [text.split(":")[0] for text in bad] == names
     with pytest.raises(BadPictureError, match=r"000005.jpg"):  # from the cache, too
         features.extract(backbone, splits.train, tmp_path, jobs=1, console=QUIET)
     with pytest.raises(BadPictureError, match=r"000005.jpg"):
-        Whole.of(str(tiny), tmp_path, splits, False, QUIET)
-    assert len(Whole.of(str(tiny), tmp_path, splits, True, QUIET).splits.train) == TRAIN - 2
+        Finetuning.of(str(tiny), tmp_path, splits, False, QUIET)
+    assert len(Finetuning.of(str(tiny), tmp_path, splits, True, QUIET).splits.train) == TRAIN - 2
 
 
 def test_ignored_labels_count_nowhere() -> None:
@@ -408,9 +415,9 @@ FINE = Run(method="r_softmax_count", epochs=3, batch_size=4, finetune=True, augm
 
 def test_a_killed_fine_tuning_goes_on_to_the_same_row(kit: Path, tiny: Path, tmp_path: Path) -> None:
     splits = voc.read(kit)
-    row = Whole(str(tiny), tmp_path / "whole", splits).run(FINE)
+    row = Finetuning(str(tiny), tmp_path / "whole", splits).run(FINE)
     assert len(row["rules"]["labels"]["curve"]) == 3
-    killed = Whole(str(tiny), tmp_path / "killed", splits._replace(train=interrupted(splits.train, after=40)))
+    killed = Finetuning(str(tiny), tmp_path / "killed", splits._replace(train=interrupted(splits.train, after=40)))
     with pytest.raises(KeyboardInterrupt):  # an epoch opens 13 + 3 pictures of train
         killed.run(FINE)
     folder = killed.folder(FINE)
@@ -420,19 +427,130 @@ def test_a_killed_fine_tuning_goes_on_to_the_same_row(kit: Path, tiny: Path, tmp
     assert resumed["rules"] == row["rules"]
     assert [path.name for path in folder.iterdir()] == ["model"]
     states = [load_file(place.folder(FINE) / "model/model.safetensors")
-              for place in (killed, Whole(str(tiny), tmp_path / "whole", splits))]  # fmt: skip
+              for place in (killed, Finetuning(str(tiny), tmp_path / "whole", splits))]  # fmt: skip
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name])
 
 
 def test_fine_tuning_moves_the_network_but_not_its_statistics(kit: Path, tiny: Path, tmp_path: Path) -> None:
-    whole = Whole(str(tiny), tmp_path, voc.read(kit))
+    whole = Finetuning(str(tiny), tmp_path, voc.read(kit))
     run = replace(FINE, method="softmax", epochs=1, selection_share=0.0, augment=False)
     whole.run(run)
     after, before = (load_file(path / "model.safetensors") for path in (whole.folder(run) / "model", tiny))
     moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[f"encoder.{name}"])}
     assert any("convolution" in name for name in moved)
     assert not any("running" in name for name in moved)
+
+
+LAST = replace(FINE, train_last=1)
+
+
+def last_stage(kit: Path, tiny: Path, folder: Path) -> Finetuning:
+    """The last stage to be trained, on states that are computed or read; as the command prepares it."""
+    backbone, splits = Backbone.load(str(tiny)), voc.read(kit)
+    way = prepare(backbone, splits, folder, finetune=True, train_last=1, augment=True, jobs=1)
+    assert isinstance(way, Finetuning)
+    return way
+
+
+def test_the_last_stages_read_from_the_cache_what_they_read_in_the_whole_network(
+    kit: Path, tiny: Path, tmp_path: Path
+) -> None:
+    cached, train = last_stage(kit, tiny, tmp_path).cached, voc.read(kit).train
+    assert cached is not None
+    backbone = Backbone.load(str(tiny))
+    pictures = [open_picture(file, "") for file in train.files]
+    for shown, files in ((pictures, cached.train.files), ([*map(ImageOps.mirror, pictures)], cached.train.mirrored)):
+        states = replace(cached.train, files=files)
+        x = torch.stack([states.read(*picture, False) for picture in zip(train.files, train.names, strict=True)])
+        with torch.no_grad():
+            direct = backbone.network(backbone.pixels(shown)).pooler_output
+            with begins_with_last(backbone.network, 1):
+                torch.testing.assert_close(backbone.network(x).pooler_output, direct, rtol=1e-2, atol=1e-3)
+    assert not cached.val.mirrored
+    assert cached.val.about() == {"type": "F16", "shape": list(x.shape[1:])}
+
+
+def test_states_are_those_of_the_mirrored_picture_every_other_time(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    cached, train = last_stage(kit, tiny, tmp_path).cached, voc.read(kit).train
+    assert cached is not None
+    torch.manual_seed(0)
+    plain, found = (
+        [cached.train.read(train.files[0], train.names[0], augment) for _ in range(40)] for augment in (False, True)
+    )
+    same = [torch.equal(one, plain[0]) for one in found]
+    assert 5 < sum(same) < 35
+    mirrored = replace(cached.train, files=cached.train.mirrored).read(train.files[0], train.names[0], False)
+    assert all(torch.equal(one, plain[0] if is_same else mirrored) for one, is_same in zip(found, same, strict=True))
+
+
+def test_training_the_last_stage_moves_it_and_the_head_and_nothing_else(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    last = last_stage(kit, tiny, tmp_path)
+    run = replace(LAST, method="softmax", epochs=1)
+    row = last.run(run)
+    assert row["states"]["type"] == "F16"
+    after, before = (load_file(path / "model.safetensors") for path in (last.folder(run) / "model", tiny))
+    moved = {name for name, tensor in before.items() if not torch.equal(tensor, after[f"encoder.{name}"])}
+    assert any("convolution" in name for name in moved)
+    assert any("normalization.weight" in name for name in moved)
+    assert all(name.startswith("encoder.stages.1.") and "running" not in name for name in moved)
+    assert len(LabelModel.from_pretrained(last.folder(run) / "model").predict([Image.new("RGB", (30, 30))])) == 1
+
+
+def kill_after(reads: int, read: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; the process that calls it once too often is killed."""
+    calls = itertools.count()
+
+    def killing(*args: Any) -> Any:
+        if next(calls) == reads:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(*args)
+
+    return killing
+
+
+def train_until_killed(kit: Path, tiny: Path, folder: Path, pictures: int, states: int) -> None:
+    """Killed when so many pictures have been opened for the cache, or so many states read in training."""
+    extraction.PART = 4
+    extraction.open_picture = kill_after(pictures, extraction.open_picture)  # type: ignore[attr-defined]
+    States.read = kill_after(states, States.read)  # type: ignore[method-assign]
+    last_stage(kit, tiny, folder).run(LAST)
+
+
+def test_a_killed_training_of_the_last_stage_goes_on_to_the_same_row(
+    kit: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "PART", 4)
+    unbroken = last_stage(kit, tiny, tmp_path / "unbroken")
+    row = unbroken.run(LAST)
+    killed = tmp_path / "killed"
+    left = []
+    for pictures, states in ((TRAIN + 9, 1000), (1000, 60)):  # in the mirrored pictures; in the third epoch
+        process = multiprocessing.get_context("spawn").Process(
+            target=train_until_killed, args=(kit, tiny, killed, pictures, states)
+        )
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        left.append((len(list(killed.rglob("*.safetensors"))), len(list(killed.rglob("checkpoint-*")))))
+    assert left == [(TRAIN // 4 + 2, 0), (2 * TRAIN // 4 + VAL // 4 + 2, 2)]  # the weights of two checkpoints too
+    resumed = last_stage(kit, tiny, killed)
+    assert resumed.run(LAST)["rules"] == row["rules"]
+    weights = [load_file(way.folder(LAST) / "model/model.safetensors") for way in (resumed, unbroken)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_a_torn_file_of_states_is_named(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    cached = last_stage(kit, tiny, tmp_path).cached
+    assert cached is not None
+    cached.val.files[0].write_bytes(cached.val.files[0].read_bytes()[:-10])
+    with pytest.raises(ValueError, match=r"cannot be read: .*; delete it, and it is computed anew"):
+        cached.val.about()
+
+
+def test_a_network_without_stages_has_no_last_ones() -> None:
+    with pytest.raises(ValueError, match="Linear has no stages; take a network like ResNetModel, or --finetune"):
+        remove_last(nn.Linear(2, 2), 1)
 
 
 def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
@@ -556,7 +674,7 @@ def test_settings_that_do_not_fit_the_weights_are_refused_before_memory_is_taken
 
 
 def test_fine_tuning_keeps_what_a_user_has_put_into_its_folders(kit: Path, tiny: Path, tmp_path: Path) -> None:
-    whole = Whole(str(tiny), tmp_path, voc.read(kit))
+    whole = Finetuning(str(tiny), tmp_path, voc.read(kit))
     run = replace(FINE, method="softmax", augment=False)
     notes = [whole.folder(run) / name / "notes.txt" for name in ("checkpoint-4", "checkpoint-8", "checkpoint-old")]
     for path in notes:
@@ -572,7 +690,7 @@ def test_fine_tuning_keeps_what_a_user_has_put_into_its_folders(kit: Path, tiny:
 
 def test_features_keep_what_a_user_has_put_beside_their_parts(kit: Path, tiny: Path, tmp_path: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
-    notes = tmp_path / f"features-{features.key(backbone, train)}.parts-{features.PART}" / "notes.txt"
+    notes = tmp_path / f"features-{FEATURES.key(backbone, train)}.parts-{extraction.PART}" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
     features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
@@ -580,7 +698,7 @@ def test_features_keep_what_a_user_has_put_beside_their_parts(kit: Path, tiny: P
 
 
 def extract_in_parts(kit: Path, tiny: Path, cache: Path) -> None:
-    features.PART = 2
+    extraction.PART = 2
     features.extract(Backbone.load(str(tiny)), voc.read(kit).train, cache, jobs=1, console=QUIET)
 
 
@@ -595,7 +713,7 @@ def test_extractions_of_the_same_features_at_one_time_do_not_disturb_each_other(
         process.join()
     assert [process.exitcode for process in several] == [0, 0, 0]
     (path,) = (tmp_path / "cache").iterdir()
-    assert features.load(path).kept.tolist() == list(range(TRAIN))
+    assert extraction.load(path).kept.tolist() == list(range(TRAIN))
 
 
 def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny: Path, tmp_path: Path) -> None:
@@ -659,13 +777,35 @@ def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tm
     assert "0.jpg: " in rsoftmax("predict", str(tmp_path / "saved"), str(coco_folder / "val2017"))
 
 
+def test_reproduce_can_train_the_last_stages(kit: Path, tiny: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "voc", "--data", str(kit), "--model", str(tiny), "--out", str(tmp_path / "out"),
+             "--jobs", "1", "--epochs", "2", "--seeds", "1", "--lr", "1e-3", "--only", "softmax",
+             "--share", "0"]  # fmt: skip
+    rsoftmax(*words)
+    shown = rsoftmax(*words, "--train-last", "1", "--augment", "--save", str(tmp_path / "saved"))
+    assert shown.count("states of 16 pictures") == 2  # as they are, and mirrored
+    assert shown.count("states of 8 pictures") == 1
+    rows = journal.read(tmp_path / "out/voc.jsonl", pytest.fail)
+    assert [row["run"].get("train_last") for row in rows] == [None, 1, 1]
+    assert [row.get("states", {}).get("type") for row in rows] == [None, "F16", "F16"]
+    assert "states of" not in rsoftmax(*words, "--train-last", "1", "--augment")
+    text = (tmp_path / "out/report/report.md").read_text()
+    assert "### The last stages trained\n\nVOC: 1 seed, nothing held out, epochs = 2" in text
+    table = text.partition("### The last stages trained")[2]
+    assert "| micro-F1 | VOC: paper | here, its way | after the last epoch |" in table
+    assert "| softmax, p0 = 0.05 | 75.05 | " in table
+    assert {path.name for path in (tmp_path / "out/report").glob("*.png")} == {"figure3.png", "figure3-last.png"}
+    assert "000000.jpg: " in rsoftmax("predict", str(tmp_path / "saved"), str(kit / "VOC2007/JPEGImages"))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--data", "nowhere"], "nowhere' does not exist"),
         (["--model", "nowhere"], "no model can be loaded from 'nowhere'"),
         (["--only", "hardmax"], "no method is called 'hardmax'; there are softmax"),
-        (["--augment"], "--frozen sees each picture once; use --finetune"),
+        (["--augment"], "--frozen sees each picture once; use --finetune or --train-last"),
+        (["--train-last", "3"], "ResNetModel has 2 stages; the last 3 of them cannot be trained"),
         (["--lr", "-1"], "a learning rate must be above 0, got -1.0"),
         (["--pictures", "2"], "2 training pictures are too few with a share of 0.2 held out"),
     ],
@@ -706,10 +846,10 @@ def test_features_are_computed_anew_when_a_picture_is_repaired(kit: Path, tiny: 
     path.write_bytes(bytes(len(whole)))  # as large as before, so the features have the same name
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
     first = features.extract(backbone, train, tmp_path, skip_bad=True, jobs=1, console=QUIET)
-    assert len(features.load(first).bad) == 1
+    assert len(extraction.load(first).bad) == 1
     path.write_bytes(whole)
     assert features.extract(backbone, train, tmp_path, jobs=1, console=QUIET) == first
-    assert not features.load(first).bad
+    assert not extraction.load(first).bad
     first.write_bytes(b"")
     with pytest.raises(ValueError, match=r"cannot be read: .*; delete it, and it is computed anew"):
         features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
@@ -751,13 +891,20 @@ def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> Non
             journal.append(tmp_path / f"{dataset}.jsonl", made_up(run))
     fine = Run(finetune=True, epochs=2, pictures=300, dataset="voc", model="m")
     journal.append(tmp_path / "voc.jsonl", made_up(fine))
+    for run in grid(seeds=2, dataset="voc", model="m", finetune=True, train_last=1, shares=[0.0]):
+        journal.append(tmp_path / "voc.jsonl", made_up(run))
     written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
     text = (tmp_path / "out/report.md").read_text()
     assert "| softmax, p0 = 0.1 | 78.87 | 70.50 ± 0.71 | 70.50 ± 0.71 | 72.29 | 70.50 ± 0.71 | 70.50 ± 0.71 |" in text
     assert "| r-softmax, count | 77.90 | 70.50 ± 0.71 |" in text
     assert "| r-softmax, count | 0.0001 (7), 0.0001 (7) | 0.0001 (7), 0.0001 (7) |" in text
     assert "pictures = 300" in text
-    assert [path.name for path in written.files] == ["figure3.png", "report.md", "report.html"]
+    assert [path.name for path in written.files] == ["figure3.png", "figure3-last.png", "report.md", "report.html"]
+    last = text.partition("### The last stages trained")[2].partition("### Whole network trained")[0]
+    assert "| softmax, p0 = 0.05 | 75.05 | 71.00 ± 0.71 | 71.00 ± 0.71 |" in last
+    assert "| r-softmax, count, ahead of the best other sparse mapping | 5.99 | 7.00 ± 0.00 | 7.00 ± 0.00 |" in last
+    assert "| r-softmax, count, ahead of the best softmax threshold | -1.53 | -0.50 ± 0.00 | -0.50 ± 0.00 |" in last
+    assert "| r-softmax, expected F1 (ours), ahead of the best softmax threshold |  | 3.50 ± 0.00 |" in last
     html = (tmp_path / "out/report.html").read_text()
     assert html.count("<table>") == text.count("\n| --- ")
     claims = section.claims(table_of(tmp_path, pytest.fail))

@@ -1,6 +1,8 @@
 """``rsoftmax train``."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,9 +65,9 @@ def train(
         model.config.columns = columns
         settings: dict[str, Any] = {}
         if finetune:
-            settings["checkpoints"] = _checkpoints(out, table.path, columns, encoder, average, max_tokens, seed)
+            settings["checkpoints"] = _checkpoints(out, table.path, columns, encoder, average, epochs, max_tokens, seed)
             settings |= {} if epochs is None else {"epochs": epochs}
-        with rows_told(table, items):
+        with rows_told(table, items), _stoppable(finetune):
             model.fit(items, found, finetune=finetune, seed=seed, **settings)
         model.save_pretrained(out)
         if finetune:
@@ -118,6 +120,17 @@ def _checkpoints(out: Path, data: Path, *settings: Any) -> Path:
     """Where fine-tuning keeps its checkpoints: a place of its own for each data and settings."""
     digest = hashlib.sha256(data.read_bytes() + repr(settings).encode()).hexdigest()[:12]
     return out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
+
+
+@contextmanager
+def _stoppable(resumable: bool) -> Iterator[None]:
+    """Ctrl-C ends the command with a word on what is left."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        left = "the same command goes on from the last checkpoint" if resumable else "nothing was written"
+        typer.echo(f"\nstopped: {left}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _remove(folder: Path) -> None:

@@ -74,9 +74,11 @@ def _processes(jobs: int) -> Iterator[Workers]:
     )
     try:
         yield Workers(lambda *call: executor().submit(*call), lambda: jobs)
-    finally:
+    except BaseException:  # what is under way is given up; otherwise the processes leave in their own time
         with _silent_threads():
             executor().shutdown(kill_workers=True)
+        raise
+    executor().shutdown()
 
 
 @contextmanager

@@ -26,6 +26,16 @@ class Options:
             help="Train the whole network, as the paper does; or heads on features computed once.",
         ),
     ] = False
+    train_last: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Fine-tune the last N stages of the network and the head. What lies before is computed once, in"
+            " float16, and kept with the features: before the last stage of a ResNet-50, 0.4 MB for each picture of"
+            " 224 x 224, and as much for each mirrored training picture with --augment. 0: no stage, or all with"
+            " --finetune.",
+        ),
+    ] = 0
     only: Annotated[list[str] | None, typer.Option(help="A method to run; may be given again. All if not given.")] = (
         None
     )
@@ -47,14 +57,24 @@ class Options:
         int | None, typer.Option(min=1, help="Pictures in a step. If not given: 128, or 32 in fine-tuning.")
     ] = None
     pictures: Annotated[int, typer.Option(min=0, help="How many of each split, always the same; all if 0.")] = 0
-    augment: Annotated[bool, typer.Option("--augment", help="Crop and mirror at random, in fine-tuning.")] = False
+    augment: Annotated[
+        bool,
+        typer.Option("--augment", help="Crop and mirror at random, in fine-tuning; with --train-last, mirror only."),
+    ] = False
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Count and leave out pictures that cannot be opened.")
     ] = False
-    cache: Annotated[Path | None, typer.Option(help="The folder for features. If not given: OUT/features.")] = None
+    cache: Annotated[
+        Path | None, typer.Option(help="The folder for what is computed once. If not given: OUT/features.")
+    ] = None
     save: Annotated[Path | None, typer.Option(help="Save a whole model here, for `rsoftmax predict`.")] = None
     save_method: Annotated[str, typer.Option(help="Which method's model to save.")] = "r_softmax_expected_f1"
     seeds: Seeds = 3
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the network is trained, all or the end of it."""
+        return self.finetune or self.train_last > 0
 
     @property
     def methods(self) -> list[str]:
@@ -71,9 +91,10 @@ class Options:
             "learning_rates": self.lr,
             "shares": self.share,
             "epochs": self.epochs,
-            "batch_size": self.batch_size or (32 if self.finetune else 128),
+            "batch_size": self.batch_size or (32 if self.tunes else 128),
             "dataset": dataset,
-            "finetune": self.finetune,
+            "finetune": self.tunes,
+            "train_last": self.train_last,
             "augment": self.augment,
             "pictures": self.pictures,
         }
@@ -92,8 +113,10 @@ def coco(options: Options, sweep: Sweep) -> None:
 def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
     from rsoftmax.pictures import BadPictureError
 
-    if options.augment and not options.finetune:
-        raise typer.BadParameter("--frozen sees each picture once; use --finetune", param_hint="--augment")
+    if options.augment and not options.tunes:
+        raise typer.BadParameter(
+            "--frozen sees each picture once; use --finetune or --train-last", param_hint="--augment"
+        )
     try:
         way, runs = _prepare(dataset, options, sweep)
     except BadPictureError as error:
@@ -123,7 +146,9 @@ def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[R
         backbone,
         splits,
         sweep.folder,
-        finetune=options.finetune,
+        finetune=options.tunes,
+        train_last=options.train_last,
+        augment=options.augment,
         cache=options.cache,
         skip_bad=options.skip_bad,
         jobs=sweep.jobs,

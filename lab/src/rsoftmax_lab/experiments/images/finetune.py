@@ -1,11 +1,15 @@
-"""The whole network trained, as in the paper, by the Trainer of transformers."""
+"""A network trained by the Trainer of transformers: the whole of it, as in the paper, or its last stages.
+
+The last stages read states that were computed once. Batch normalisation keeps the statistics of its pre-training
+everywhere; in what is trained, its scales and shifts are trained.
+"""
 
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,14 +23,17 @@ from transformers import Trainer, TrainerCallback, set_seed
 from rsoftmax.folders import check_place
 from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax.huggingface.inputs import Inputs
-from rsoftmax.pictures import open_picture
+from rsoftmax.pictures import File, open_picture
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.rules import Answers, answers
 from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, openable, report_bad
+from rsoftmax_lab.experiments.images.stages import begins_with_last
+from rsoftmax_lab.experiments.images.states import States
 from rsoftmax_lab.running import own_files
 from rsoftmax_lab.running.runs import Row, differences
 
@@ -38,22 +45,31 @@ CHECKPOINT = (
 _NAME = re.compile(r"checkpoint-\d+")
 
 
+class Cached(NamedTuple):
+    """What the last stages read, of both splits."""
+
+    train: States
+    val: States
+
+
 @dataclass(frozen=True)
-class Whole:
+class Finetuning:
     """A network to be trained, and the pictures.
 
     Attributes:
         model: the network's folder or hub id.
         work: where runs keep their checkpoints and, at the end, their models.
         splits: the pictures.
+        cached: what the last stages read, if only these are trained.
     """
 
     model: str
     work: Path
     splits: Splits
+    cached: Cached | None = None
 
     @classmethod
-    def of(cls, model: str, work: Path, splits: Splits, skip_bad: bool, console: Console) -> "Whole":
+    def of(cls, model: str, work: Path, splits: Splits, skip_bad: bool, console: Console) -> "Finetuning":
         """Look whether all pictures can be opened, before hours are spent."""
 
         def part(pictures: Pictures) -> Pictures:
@@ -63,6 +79,17 @@ class Whole:
 
         checked = Splits(splits.classes, part(splits.train), part(splits.val))
         return cls(str(Path(model).resolve()) if Path(model).is_dir() else model, work.resolve(), checked)
+
+    def of_last(
+        self, backbone: Backbone, last: int, cache: Path, *, mirror: bool, jobs: int | None, console: Console
+    ) -> "Finetuning":
+        """The same for the last stages alone: compute what they read, unless it is in the cache."""
+
+        def states(pictures: Pictures, mirror: bool) -> States:
+            return States.of(backbone, last, pictures, cache, mirror=mirror, jobs=jobs, console=console)
+
+        cached = Cached(states(self.splits.train, mirror), states(self.splits.val, mirror=False))
+        return replace(self, cached=cached)
 
     def folder(self, run: Run) -> Path:
         """The folder of one run, named by what it differs in."""
@@ -77,19 +104,23 @@ class Whole:
         folder = self.folder(run)
         check_place(folder / "model")
         learn, select = hold_out(len(self.splits.train), run)
-        train, test = self.splits.train.take(learn), self.splits.val
-        validation = self.splits.train.take(select) if run.selection_share else test
         set_seed(run.seed)
         model = LabelModel.from_encoder(self.model, self.splits.classes, "samples", **METHODS[run.method].head)
-        contest = _Contest(run, model, folder, train, validation, test)
+        of_train, of_val = self.cached or (Pixels(model.inputs),) * 2
+        train = _Shown(self.splits.train.take(learn), of_train, run.augment)
+        test = _Shown(self.splits.val, of_val)
+        validation = _Shown(self.splits.train.take(select), of_train) if run.selection_share else test
         start = time.perf_counter()
-        with quiet():
+        with begins_with_last(model.encoder, run.train_last), quiet():
+            contest = _Contest(run, model, folder, train, validation, test)
             contest.train(resume_from_checkpoint=_last_whole_checkpoint(folder))
         seconds = time.perf_counter() - start
         model.save_pretrained(folder / "model")
         for checkpoint in _checkpoints(folder):
             own_files.remove(checkpoint, *CHECKPOINT)
-        return {"epoch_seconds": round(seconds / run.epochs, 3), "rules": _rules(run, contest.state.log_history)}
+        read = {"states": self.cached.val.about()} if self.cached else {}
+        rules = _rules(run, contest.state.log_history)
+        return {"epoch_seconds": round(seconds / max(contest.epochs_here, 1), 3), **read, "rules": rules}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run, as it was after its last epoch."""
@@ -104,13 +135,13 @@ class _Contest(Trainer):
         run: Run,
         model: LabelModel,
         folder: Path,
-        train: Pictures,
-        validation: Pictures,
-        test: Pictures,
+        train: "_Shown",
+        validation: "_Shown",
+        test: "_Shown",
     ) -> None:
         self.run, self.rules = run, METHODS[run.method].rules
+        self.epochs_here = 0  # since this process began: others were done before a kill
         self.judged = {"validation": validation, "test": test}
-        self.inputs = model.inputs
         settings = trainer.arguments(
             run,
             folder,
@@ -123,7 +154,7 @@ class _Contest(Trainer):
             logging_strategy="no",
             remove_unused_columns=False,
         )
-        super().__init__(model, settings, train_dataset=_Pixels(train, model.inputs, run.augment), eval_dataset=[])
+        super().__init__(model, settings, train_dataset=train, eval_dataset=[])
         self.add_callback(_LastTwo())
         trainer.show_progress(self, self._line)
 
@@ -137,12 +168,13 @@ class _Contest(Trainer):
             entry["validation"][name] = scores(validation.Y, decide(validation))
             entry["test"][name] = scores(test.Y, decide(test))
         self.log({SCORES: entry})  # type: ignore[dict-item]
+        self.epochs_here += 1
         return {}
 
     def _answers(self, split: str) -> Answers:
-        pictures = self.judged[split]
-        u, _, p = np.asarray(self.predict(_Pixels(pictures, self.inputs)).predictions)
-        return answers(u, p, pictures.labels, pictures.ignored)
+        shown = self.judged[split]
+        u, _, p = np.asarray(self.predict(shown).predictions)
+        return answers(u, p, shown.pictures.labels, shown.pictures.ignored)
 
     def _line(self, state: Any, logs: dict[str, Any]) -> str | None:
         """How an epoch went."""
@@ -162,18 +194,35 @@ class _LastTwo(TrainerCallback):
             own_files.remove(checkpoint, *CHECKPOINT)
 
 
-class _Pixels(Dataset[dict[str, Tensor]]):
+class Reader(Protocol):
+    """What gives the network its input."""
+
+    def read(self, file: File, name: str, augment: bool) -> Tensor:
+        """The input for one picture, changed at random if so asked."""
+
+
+class Pixels(NamedTuple):
+    """The pictures themselves, opened and prepared each time."""
+
+    inputs: Inputs
+
+    def read(self, file: File, name: str, augment: bool) -> Tensor:
+        """The pixels of a picture, cropped and mirrored at random if so asked."""
+        picture = open_picture(file, name)
+        return self.inputs.batch([augmented(picture) if augment else picture])["pixel_values"][0]
+
+
+class _Shown(Dataset[dict[str, Tensor]]):
     """Pictures as the Trainer wants them."""
 
-    def __init__(self, pictures: Pictures, inputs: Inputs, augment: bool = False) -> None:
-        self.pictures, self.inputs, self.augment = pictures, inputs, augment
+    def __init__(self, pictures: Pictures, reader: Reader, augment: bool = False) -> None:
+        self.pictures, self.reader, self.augment = pictures, reader, augment
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        picture = open_picture(self.pictures.files[index], self.pictures.names[index])
-        pixels = self.inputs.batch([augmented(picture) if self.augment else picture])["pixel_values"][0]
+        pixels = self.reader.read(self.pictures.files[index], self.pictures.names[index], self.augment)
         return {"pixel_values": pixels, "labels": torch.from_numpy(self.pictures.labels[index].astype(np.float32))}
 
 

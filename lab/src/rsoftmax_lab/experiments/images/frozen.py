@@ -14,7 +14,7 @@ from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax_lab.contest.data import Data, Rows
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.training import contestant, train_and_score
-from rsoftmax_lab.experiments.images import features
+from rsoftmax_lab.experiments.images import extraction, features
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
 from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad
 from rsoftmax_lab.running.runs import Row
@@ -50,8 +50,8 @@ class Frozen:
         """Compute the features, unless they are in the cache."""
 
         def part(pictures: Pictures) -> Part:
-            file = features.extract(backbone, pictures, cache.resolve(), skip_bad=skip_bad, jobs=jobs, console=console)
-            found = features.load(file)
+            file = features.extract(backbone, pictures, cache, skip_bad=skip_bad, jobs=jobs, console=console)
+            found = extraction.load(file)
             report_bad(found.bad, len(pictures), console)
             return Part(file, pictures.take(found.kept))
 
@@ -88,4 +88,4 @@ class Frozen:
 
 @lru_cache(maxsize=2)  # the runs on one set follow each other
 def _features(file: Path) -> NDArray[np.float32]:
-    return features.load(file).X
+    return extraction.load(file).X

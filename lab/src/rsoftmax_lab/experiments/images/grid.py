@@ -13,6 +13,7 @@ from rsoftmax_lab.contest.training import Training
 from rsoftmax_lab.experiments.images.pictures import Splits
 
 DATASETS = ("voc", "coco")
+WAYS = ("frozen", "last", "whole")
 LEARNING_RATES = (1e-3, 1e-4, 1e-5)
 SHARES = (0.2, 0.0)  # held out, and the paper's way
 
@@ -22,7 +23,8 @@ class Run(Training):
     """One method on one set.
 
     ``model`` and ``data`` name the network and what it was shown, so that runs on others do not mix; ``pictures`` is
-    how many of each split are taken, all if 0.
+    how many of each split are taken, all if 0. ``finetune`` trains the network: the last ``train_last``
+    stages of it, or all of it if that is 0.
     """
 
     PLACE = ("dataset",)
@@ -33,6 +35,7 @@ class Run(Training):
     dataset: str = "voc"
     selection_share: float = SHARES[0]
     finetune: bool = False
+    train_last: int = 0
     augment: bool = False
     pictures: int = 0
     model: str = ""
@@ -49,6 +52,11 @@ class Run(Training):
     def point(self) -> str:
         """On what the contest is held."""
         return self.dataset
+
+    @property
+    def way(self) -> str:
+        """One of ``WAYS``: the network is frozen, its last stages are trained, or the whole of it."""
+        return "frozen" if not self.finetune else "last" if self.train_last else "whole"
 
 
 def grid(

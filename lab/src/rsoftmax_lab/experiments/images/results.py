@@ -30,11 +30,11 @@ class Table1(NamedTuple):
     held_out: Contest
 
 
-def table1(found: dict[str, Trials[Run]], notice: Notice, *, finetune: bool = False) -> Table1:
-    """What runs on frozen features say, or runs that trained the whole network; empty if there are none."""
+def table1(found: dict[str, Trials[Run]], notice: Notice, way: str = "frozen") -> Table1:
+    """What the runs of one of the ways to train say; empty if there are none."""
     table = Table1({}, {}, Contest({}, {}), Contest({}, {}))
     for name, trials in found.items():
-        alike = trials.where(lambda run: run.finetune == finetune).alike(notice)
+        alike = trials.where(lambda run: run.way == way).alike(notice)
         if len(alike):
             _add(table, name, alike, notice)
     return table

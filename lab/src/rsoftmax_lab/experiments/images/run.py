@@ -1,4 +1,4 @@
-"""One run of Table 1, in one of two ways: a head on frozen features, or the whole network trained."""
+"""One run of Table 1, in one of two ways: a head on frozen features, or the network trained, all or the end of it."""
 
 from pathlib import Path
 from typing import Protocol
@@ -6,7 +6,8 @@ from typing import Protocol
 from rich.console import Console
 
 from rsoftmax.huggingface.backbone import Backbone
-from rsoftmax_lab.experiments.images.finetune import Whole
+from rsoftmax_lab.experiments.images import stages
+from rsoftmax_lab.experiments.images.finetune import Finetuning
 from rsoftmax_lab.experiments.images.frozen import Frozen
 from rsoftmax_lab.experiments.images.grid import Run
 from rsoftmax_lab.experiments.images.pictures import Splits
@@ -33,22 +34,32 @@ def prepare(
     out: Path,
     *,
     finetune: bool = False,
+    train_last: int = 0,
+    augment: bool = False,
     cache: Path | None = None,
     skip_bad: bool = False,
     jobs: int | None = None,
 ) -> Way:
-    """Open all pictures, before hours are spent on some; without ``finetune``, compute their features.
+    """Open all pictures, before hours are spent on some, and compute once what is not trained.
 
     Args:
         backbone: the network.
         splits: the pictures.
         out: the folder of results, in which checkpoints and features are kept.
-        finetune: whether the whole network is trained.
-        cache: another folder for the features.
+        finetune: whether the network is trained; otherwise its features are computed.
+        train_last: how many stages at its end are trained, on states that are computed once; 0: the whole network.
+        augment: whether mirrored pictures are wanted for that.
+        cache: another folder for features and states.
         skip_bad: go on without the pictures that cannot be opened; otherwise the first one raises BadPictureError.
-        jobs: processes that compute features.
+        jobs: processes that compute features or states.
     """
     console = Console(soft_wrap=True)
-    if finetune:
-        return Whole.of(backbone.source, out / "finetune", splits, skip_bad, console)
-    return Frozen.of(backbone, splits, cache or out / "features", skip_bad, jobs, console)
+    cache = (cache or out / "features").resolve()
+    if not finetune:
+        return Frozen.of(backbone, splits, cache, skip_bad, jobs, console)
+    if train_last:
+        stages.check(backbone.network, train_last)
+    whole = Finetuning.of(backbone.source, out / "finetune", splits, skip_bad, console)
+    if not train_last:
+        return whole
+    return whole.of_last(backbone, train_last, cache, mirror=augment, jobs=jobs, console=console)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
-from rsoftmax_lab.experiments.images import figure
-from rsoftmax_lab.experiments.images.grid import Run
+from rsoftmax_lab.experiments.images import beside, figure
+from rsoftmax_lab.experiments.images.beside import SOFTMAX, TITLES, Column
+from rsoftmax_lab.experiments.images.grid import WAYS, Run
 from rsoftmax_lab.experiments.images.results import Table1, table1
 from rsoftmax_lab.report.markdown import counted, listed, render
 from rsoftmax_lab.report.mean import signed
@@ -17,43 +19,59 @@ from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trials
 
-TITLES = {"voc": "VOC", "coco": "COCO"}
-SOFTMAX = tuple(Contestant("softmax", f"p0={p0}") for p0 in (0.05, 0.1, 0.15, 0.2, 0.3))
-PUBLISHED = dict(
-    zip(
-        (*SOFTMAX, *SPARSE, PAPERS),
-        [(75.05, 71.38), (78.87, 72.29), (79.43, 69.22), (79.07, 64.88), (75.88, 54.76), (66.84, 52.30), (71.91, 65.67),
-         (71.35, 64.85), (77.90, 72.56)],
-        strict=True,
-    )
-)  # fmt: skip
+TRAINED = {"frozen": "Frozen features", "last": "The last stages trained", "whole": "Whole network trained"}
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Table 1 beside the paper's numbers, what was claimed, the learning curves, and what was fine-tuned."""
-    frozen, tuned = (table1(found, notice, finetune=finetune) for finetune in (False, True))
-    shown = frozen if frozen.settings else tuned
-    table = _table1(shown)
-    pictures = []
-    curves = {point: TITLES[point] for point in TITLES if point in shown.paper.rows}
-    if curves:
-        pictures.append(out / "figure3.png")
-        figure.draw(shown.paper, curves, pictures[0])
+    """Table 1 beside the paper's numbers, what was claimed, the learning curves, and the other ways to train."""
+    ways = {way: one for way in WAYS if (one := table1(found, notice, way)).settings}
+    way, shown = next(iter(ways.items()))
+    others = [_other(ways[other], other, out) for other in ways if other != way]
+    table = beside.scores(_chosen(shown))
+    curves = _curves(shown, out / "figure3.png")
     text = render(
         __package__,
-        way="Whole network trained" if shown is tuned else "Frozen features",
+        way=TRAINED[way],
         sets=_sets(shown),
-        curves=bool(curves),
+        curves=[path.name for path in curves],
         claims=weighed(claims(shown), [TITLES[point] for point in _points(shown)]),
         table=table,
         test_last=_scores(shown.held_out, CONTESTANTS, "test_last"),
         averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=_scores(shown.held_out, ORACLES, "test"),
         learning_rates=_learning_rates(shown.held_out),
-        tuned=_sets(tuned) if tuned is not shown else [],
-        tuned_table=_scores(tuned.held_out, CONTESTANTS, "test"),
+        others=others,
     )
+    pictures = [*curves, *(path for other in others for path in other.curves)]
     return Section(text, table.rich("Table 1: micro-F1"), pictures)
+
+
+class Other(NamedTuple):
+    """What the report says of another way to train than the one that comes first."""
+
+    way: str
+    title: str
+    sets: list[str]
+    table: Table
+    leads: Table
+    learning_rates: Table
+    curves: list[Path]
+
+
+def _other(found: Table1, way: str, out: Path) -> Other:
+    columns = [*_chosen(found), Column("after the last epoch", found.paper, "test_last")]
+    learning_rates = _learning_rates(found.paper if found.paper.rows else found.held_out)
+    curves = _curves(found, out / f"figure3-{way}.png")
+    table, leads = beside.scores(columns), beside.leads(columns)
+    return Other(way, TRAINED[way], _sets(found), table, leads, learning_rates, curves)
+
+
+def _curves(found: Table1, path: Path) -> list[Path]:
+    """The learning curves on val, drawn; none if all runs chose on held-out pictures."""
+    titles = {point: title for point, title in TITLES.items() if point in found.paper.rows}
+    if titles:
+        figure.draw(found.paper, titles, path)
+    return [path] if titles else []
 
 
 def _sets(table: Table1) -> list[str]:
@@ -96,18 +114,8 @@ def _points(found: Table1) -> list[str]:
     return [point for point in TITLES if point in found.paper.rows or point in found.held_out.rows]
 
 
-def _table1(found: Table1) -> Table:
-    """The paper's rows first, then the others; the paper's number, ours in its way, and ours held out."""
-    several = (*PUBLISHED, *(one for one in CONTESTANTS if one not in PUBLISHED))
-    columns, rows = ["micro-F1"], {one: [one.name] for one in several}
-    for point in _points(found):
-        columns += [f"{TITLES[point]}: paper", "here, its way", "here, held out"]
-        for one, cells in rows.items():
-            published = PUBLISHED.get(one)
-            cells.append(f"{published[list(TITLES).index(point)]:.2f}" if published else "")
-            for contest, split in ((found.paper, "validation"), (found.held_out, "test")):
-                cells.append(str(contest.mean(one, [point], split) or ""))
-    return Table(columns, [cells for cells in rows.values() if any(cells[2:])])
+def _chosen(found: Table1) -> list[Column]:
+    return [Column("here, its way", found.paper, "validation"), Column("here, held out", found.held_out, "test")]
 
 
 def _scores(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
@@ -127,5 +135,5 @@ def _learning_rates(contest: Contest) -> Table:
     several = [*SOFTMAX[1:2], *SPARSE, PAPERS, *OURS, Contestant("bce"), Contestant("zlpr")]
     return Table(
         ["learning rate (epoch)", *(TITLES[point] for point in points)],
-        [[one.name, *(cell(point, one) for point in points)] for one in several],
+        [cells for one in several if any((cells := [one.name, *(cell(point, one) for point in points)])[1:])],
     )
