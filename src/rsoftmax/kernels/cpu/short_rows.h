@@ -32,7 +32,7 @@ private:
 
 // The rows of a call from `first` on, one in each lane; lanes without a row repeat the last one.
 template <class S, class T = Compute<S>> struct ShortRows {
-    static constexpr long longest = 256, L = lanes<T>;                // longer rows: one by one is as fast
+    static constexpr long longest = 160, L = lanes<T>;                // longer rows: one by one is as fast; measured
     using D = Doubles<T>;
     const Call& call;
     long first, rows;
