@@ -3,13 +3,14 @@
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rsoftmax.cli.application import app
-from rsoftmax_lab.bench import ratios, rows, tables
-from rsoftmax_lab.bench.mappings import BENCHMARK
+from rsoftmax_lab.bench import load, ratios, rows, tables
+from rsoftmax_lab.bench.finetuning import LONG
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,21 +19,44 @@ def mappings() -> str:
     return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
 
 
-def timed() -> list[rows.Row]:
-    return rows.read(ROOT / "results" / BENCHMARK.file)
+def timed(name: str) -> list[rows.Row]:
+    return rows.read(ROOT / "results" / load(name).file)
 
 
-def machine() -> str:
-    first = timed()[0]
+def verdict(name: str) -> str:
+    return tables.verdict(load(name), timed(name))
+
+
+def machine(name: str) -> str:
+    first = timed(name)[0]
     return f"Measured on: {first.machine}, torch {first.torch}."
+
+
+def steps(model_is_long: bool) -> str:
+    found = [row for row in timed("finetuning") if (row["model"] == LONG) == model_is_long]
+    return tables.ratio_table(load("finetuning"), found, "{batch} x {tokens} tokens")
+
+
+def generating(dtype: str) -> str:
+    found = [row for row in timed("generate") if row["dtype"] == dtype]
+    return tables.ratio_table(load("generate"), found, "{length}, {cache}")
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/mappings.md": {"mappings": mappings},
     "docs/performance.md": {
-        "ratios": lambda: ratios.headline(timed()),
-        "verdict": lambda: tables.verdict(BENCHMARK, timed()),
-        "machine": machine,
+        "ratios": lambda: ratios.headline(timed("mappings")),
+        "verdict": partial(verdict, "mappings"),
+        "machine": partial(machine, "mappings"),
+        "steps-verdict": partial(verdict, "finetuning"),
+        "generating-verdict": partial(verdict, "generate"),
+    },
+    "docs/attention.md": {
+        "steps": partial(steps, False),
+        "long-steps": partial(steps, True),
+        "generating-float32": partial(generating, "float32"),
+        "generating-bfloat16": partial(generating, "bfloat16"),
+        "machine": partial(machine, "finetuning"),
     },
 }
 

@@ -14,16 +14,17 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
 from rsoftmax.cli.application import app
-from rsoftmax_lab.bench import BENCHMARKS, heads, load
+from rsoftmax_lab.bench import BENCHMARKS, generate, heads, load
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
-from rsoftmax_lab.bench.rows import Row, append, read
+from rsoftmax_lab.bench.rows import Row, Spread, append, read
 from rsoftmax_lab.bench.run import measure, run
-from rsoftmax_lab.bench.tables import group_table, verdict
+from rsoftmax_lab.bench.tables import group_table, ratio_table, verdict
 from rsoftmax_lab.bench.timing import spread, take_turns
 from rsoftmax_lab.contest.methods import METHODS
 
@@ -84,6 +85,31 @@ def test_bench_heads_measures_every_method_of_the_contest_on_one_thread(tmp_path
     assert in_order(rows)
     assert all(row.spread.median > 0 and row.extra_bytes for row in rows)
     assert {row["threads"] for row in rows} == {1}
+
+
+def test_bench_generate_measures_both_caches_in_both_number_formats(tmp_path: Path) -> None:
+    rsoftmax("bench", "generate", "--quick", "--threads", "1", "--out", str(tmp_path))
+    rows = read(tmp_path / "bench_generate.jsonl")
+    assert [(row["dtype"], row["cache"], row["attention"], row["parameter"]) for row in rows] == [
+        (dtype, cache, *attention)
+        for dtype, cache, attention in product(generate.DTYPES, generate.CACHES, generate.ATTENTIONS)
+    ]
+    assert in_order(rows)
+
+
+@pytest.mark.parametrize("kind", generate.CACHES)
+def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
+    config = LlamaConfig(**generate.CONFIG | generate.SMALLER)
+    network = LlamaForCausalLM(config).eval()
+    cache = generate._filled(config, kind, 20, torch.float32)
+    words = torch.randint(config.vocab_size, (1, 21))
+    texts = []
+    for _ in range(2):
+        texts.append(network.generate(words, past_key_values=cache, max_new_tokens=generate.NEW, do_sample=False))
+        generate._rewind(cache)
+        assert int(cache.get_seq_length()) == 20
+    assert texts[0].shape == (1, 21 + generate.NEW)
+    assert torch.equal(*texts)
 
 
 # ---------------------------------------------------------------------------- the command
@@ -264,6 +290,19 @@ def test_a_declared_benchmark_becomes_rows_tables_and_a_verdict(tmp_path: Path) 
     assert verdict(TOY, rows).splitlines()[2:] == [
         "| half of twice is once | 0.5 | 0.50 | 0.50 ([single], threads: 1) | 1 of 1 |",
         "| twice is once | 1.0 | 2.00 | 2.00 ([double], threads: 1) | 0 of 1 |",
+    ]
+
+
+def test_ratios_are_shown_with_quartiles_a_line_for_each_label_and_a_column_for_each_group() -> None:
+    def row(method: str, n: int, ratio: float) -> Row:
+        return Row({"method": method, "n": n}, Spread(1.0, ratio, ratio / 2, 2 * ratio, 5), "a machine", "2.13")
+
+    rows = [row("single", 1, 1.0), row("double", 1, 1.6), row("single", 2, 1.0), row("half", 2, 0.5)]
+    assert ratio_table(TOY, rows, "{n} rows").splitlines() == [
+        "| ratio to [single] | 1 rows | 2 rows |",
+        "| --- | --- | --- |",
+        "| `[double]` | 1.60 (0.80 - 3.20) |  |",
+        "| `[half]` |  | 0.50 (0.25 - 1.00) |",
     ]
 
 

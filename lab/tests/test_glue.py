@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner, Result
 
+import rsoftmax
 from rsoftmax.cli.application import app
+from rsoftmax.huggingface import set_attention
+from rsoftmax_lab.bench import finetuning
+from rsoftmax_lab.bench.benchmark import Settings
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue import grid as glue
@@ -22,9 +26,10 @@ from rsoftmax_lab.experiments.glue import run as finetune
 from rsoftmax_lab.experiments.glue.grid import Run
 from rsoftmax_lab.experiments.glue.results import by_task, chosen
 from rsoftmax_lab.experiments.glue.section import PAPER
+from rsoftmax_lab.experiments.glue.step_time import step_time
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal, rows
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab.running.runs import differences, key, settings
 
 WORDS = [f"word{number}" for number in range(40)]
 HEADERS = {
@@ -202,6 +207,7 @@ def test_same_seed_same_numbers_and_the_task_is_learned(encoder: Path, data: Pat
     first, again = (finetune.run(str(encoder), str(data), False, run) for _ in range(2))
     for row in (first, again):
         assert row.pop("train_seconds") >= 0
+        assert row.pop("step")["ratio"] > 0
     assert first == again
     assert first["rows"] == {"train": 65, "validation": 7, "dev": 30}
     assert first["dev"]["accuracy"] > 0.9
@@ -328,6 +334,78 @@ def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
     assert tmp_path / "report" / "glue-rates.png" in written.files
 
 
+def step_trial(r: float | None, seed: int, dev: float, ratio: float) -> str:
+    run = Run("RTE", "softmax" if r is None else "r_softmax", r, seed=seed)
+    row = json.loads(trial(run.task, run.mapping, r, run.lr, seed, 0.5, dev))
+    step = {"seconds": ratio, "sdpa_seconds": 1.0, "ratio": ratio}
+    return json.dumps({**row, "validation": None, "step": step, "version": "0.2.0"})
+
+
+def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tmp_path: Path) -> None:
+    lines = [step_trial(0.9, 0, 0.5, 0.8), step_trial(None, 0, 0.6, 1.0), step_trial(0.9, 1, 0.6, 0.9)]
+    untimed = trial("RTE", "r_softmax", 0.3, 2e-5, 0, 0.5, 0.5)
+    of_another_learning_rate = step_trial(0.9, 0, 0.1, 0.1).replace('"mapping"', '"lr": 0.001, "mapping"')
+    of_another_mapping = step_trial(0.9, 0, 0.1, 0.1).replace('"r_softmax", "r": 0.9', '"sparsemax"')
+    lines += [untimed, of_another_learning_rate, of_another_mapping]
+    (tmp_path / "rates.jsonl").write_text("\n".join([*lines, ""]))
+    written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "| final rate r | RTE: accuracy | RTE: time | RTE: zeros |" in text
+    assert "| 0 (softmax) | 60.00 | 1.00 | 0.00 |\n| 0.9 | 55.00 ± 7.07 | 0.85 ± 0.07 | 90.00 ± 0.00 |\n\n" in text
+    assert "Table 2" not in text
+    assert [path.name for path in written.files if path.suffix == ".png"] == ["glue-times.png"]
+
+
+def test_the_report_says_which_rows_of_table_2_were_written_by_an_earlier_version(tmp_path: Path) -> None:
+    lines = [trial("RTE", "softmax", None, 1e-5, 0, 0.7, 0.8), step_trial(0.1, 0, 0.5, 1.0)]
+    (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
+    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    assert "1 of 2 rows were written before version 0.2.0" in (tmp_path / "report" / "report.md").read_text()
+    (tmp_path / "glue.jsonl").write_text(f"{lines[1]}\n")
+    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    assert "before version" not in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_the_grid_of_rates_has_one_recipe_and_a_run_for_each_rate() -> None:
+    runs = glue.rates_grid(seeds=2)
+    assert len(runs) == len(set(runs)) == 2 * 2 * 5
+    assert [(run.seed, run.task, run.r) for run in runs[:6]] == [
+        *((0, "RTE", r) for r in (None, 0.2, 0.5, 0.75, 0.9)),
+        (0, "SST-2", None),
+    ]
+    assert len({key(settings(run) | {"lr": run.lr}) for run in runs}) == 1
+
+
+def test_reproduce_rates_writes_rows_that_say_how_long_a_step_takes(encoder: Path, data: Path, tmp_path: Path) -> None:
+    words = ["reproduce", "rates", "--quick", "--jobs", "1", "--r", "0.5", "--max-train-samples", "40", "--seeds", "2"]
+    answer = CliRunner().invoke(
+        app, [*words, "--model", str(encoder), "--data", str(data), "--out", str(tmp_path)], catch_exceptions=False
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "Growing rates" in answer.output
+    found = rows.read(tmp_path / "rates.jsonl", Run, pytest.fail)
+    assert [(run.mapping, run.r, run.seed) for run, _ in found] == [
+        (mapping, r, seed) for seed in (0, 1) for mapping, r in (("softmax", None), ("r_softmax", 0.5))
+    ]
+    for _, row in found:
+        assert row["rows"] == {"train": 40, "validation": 0, "dev": 30}
+        assert row["step"].keys() == {"seconds", "sdpa_seconds", "ratio"}
+        assert min(row["step"].values()) > 0
+        assert row["version"] == rsoftmax.__version__
+
+
+def test_timing_a_step_leaves_the_network_as_it_is(encoder: Path) -> None:
+    network = AutoModelForSequenceClassification.from_pretrained(encoder)
+    set_attention(network, "r_softmax", r=0.5)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    batch = {"input_ids": torch.randint(45, (4, 9)), "labels": torch.tensor([0, 1, 1, 0])}
+    step_time(network.eval(), [batch] * 20, bf16=True)
+    assert not network.training
+    assert network.config._attn_implementation == "r_softmax"
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
 def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     lines = [trial("RTE", "softmax", None, lr, 0, 0.5, 0.5) for lr in (1e-5, 2e-5)]
     other = json.loads(trial("RTE", "softmax", None, 1e-5, 0, 0.9, 0.9))
@@ -343,10 +421,27 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     assert "mixes runs of different settings of RTE" in notices[1]
 
 
-def test_bench_finetuning_times_a_step_of_the_model_with_each_attention(encoder: Path, tmp_path: Path) -> None:
+def test_bench_finetuning_times_a_step_of_both_models_with_each_attention(encoder: Path, tmp_path: Path) -> None:
     words = ["bench", "finetuning", "--quick", "--model", str(encoder), "--threads", "1", "--out", str(tmp_path)]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
     assert "a step with r_softmax" in shown.output
     rows = [json.loads(row) for row in (tmp_path / "bench_finetuning.jsonl").read_text().splitlines()]
-    assert [row["attention"] for row in rows] == ["sdpa", "softmax", "r_softmax", "sparsemax", "sparsehourglass"]
-    assert {row["model"] for row in rows} == {encoder.name}
+    attentions = ["sdpa", "softmax", "r_softmax", "r_softmax", "r_softmax", "t_softmax", "sparsemax"]
+    parameters = ["", "", "r=0.15", "r=0.5", "r=0.9", "t=2", ""]
+    assert [(row["model"], row["attention"], row["parameter"]) for row in rows] == [
+        (model, *attention)
+        for model in (encoder.name, finetuning.LONG)
+        for attention in zip(attentions, parameters, strict=True)
+    ]
+
+
+def test_bench_finetuning_leaves_out_texts_for_which_the_model_has_no_positions(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=45, max_position_embeddings=128, **sizes)).save_pretrained(tmp_path)
+    groups = finetuning.groups(Settings(threads=(1,), model=str(tmp_path)))
+    assert [(group.common["model"], group.common["tokens"]) for group in groups] == [
+        (tmp_path.name, 32),
+        (tmp_path.name, 128),
+        (finetuning.LONG, 512),
+        (finetuning.LONG, 2048),
+    ]

@@ -190,6 +190,8 @@ def test_in_a_browser_the_policy_of_the_page_stops_a_script_and_a_picture_from_e
         ("glue", ("run", "model"), ["bert"]),
         ("glue", ("run", "epochs"), {}),
         ("glue", ("sparsity",), None),
+        ("glue", ("step",), {"seconds": 1.0, "sdpa_seconds": 1.0, "ratio": None}),
+        ("glue", ("version",), 2),
     ],
 )
 def test_a_row_with_an_impossible_value_is_left_out_with_a_notice(

@@ -14,6 +14,7 @@ BENCHMARKS = {
     "mappings": "Time every mapping beside torch.softmax.",
     "attention": "Time sparse attention beside torch's own, and measure its memory.",
     "finetuning": "Time a fine-tuning step of a model with sparse attention beside torch's own; needs --model.",
+    "generate": "Time generating text behind a long cache with sparse attention beside torch's own.",
     "compiled": "Time compiled mappings beside eager ones, and a compiled model beside the same with softmax.",
     "heads": "Time the multi-label heads beside binary cross-entropy's; on one thread if not told otherwise.",
     "warpers": "Time sampling from sparse distributions beside top-k and min-p of transformers.",

@@ -1,12 +1,12 @@
 """What a fine-tuning step of a whole model costs with sparse attention, beside the same model with torch's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from rsoftmax.huggingface import set_attention
 from rsoftmax.huggingface.adapter import quiet
@@ -14,76 +14,124 @@ from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
 
-SHAPES = ((32, 32), (32, 128))  # rows in a batch, tokens in a row
+SHAPES = ((32, 32), (8, 128), (2, 512))  # rows in a batch, tokens in a row
+LONG_SHAPES = ((2, 512), (1, 2048))
 QUICK_SHAPES = ((2, 8),)
+LONG = "a long encoder"
+LONG_CONFIG: dict[str, Any] = {
+    "hidden_size": 384,  # the sizes are those of MiniLM-L6
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 2048,
+    "attention_probs_dropout_prob": 0.0,  # torch's own attention is at its fastest without
+    "initializer_range": 384**-0.5,  # with 0.02, as BERT has it, scores lie so close that t_softmax makes no zeros
+}
 SDPA = "sdpa"
-ATTENTIONS: dict[str, dict[str, Any]] = {
-    "softmax": {},
-    "r_softmax": {"r": 0.15},
-    "sparsemax": {},
-    "sparsehourglass": {"q": 10.0},
+ATTENTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    (SDPA, ""): {},
+    ("softmax", ""): {},
+    ("r_softmax", "r=0.15"): {"r": 0.15},
+    ("r_softmax", "r=0.5"): {"r": 0.5},
+    ("r_softmax", "r=0.9"): {"r": 0.9},
+    ("t_softmax", "t=2"): {"t": 2.0},
+    ("sparsemax", ""): {},
 }
 
 
+class Model(NamedTuple):
+    """A model to measure: its name in rows, how to make one with torch's own attention, and batches of it."""
+
+    name: str
+    make: Callable[[], Any]
+    shapes: Sequence[tuple[int, int]]
+
+
 def groups(settings: Settings) -> list[Group]:
-    """All attentions, by threads and shape, once it is clear that the model can be read and be made sparse."""
-    try:
-        for attention in ATTENTIONS:
-            _network(settings.model, attention)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the model {settings.model!r}: {error}") from None
-    shapes, seconds = (QUICK_SHAPES, 0.1) if settings.quick else (SHAPES, 20.0)
+    """All attentions, by threads, model and shape, once it is clear that the model can be read and be made sparse."""
+    seconds = 0.1 if settings.quick else 20.0
     return [
         Group(
-            {"batch": batch, "tokens": tokens, "threads": threads, "measure": "us"},
-            partial(_calls, settings.model, batch, tokens),
+            {"model": model.name, "batch": batch, "tokens": tokens, "threads": threads, "measure": "us"},
+            partial(_calls, model.make, batch, tokens),
             seconds,
             rounds=5,
         )
-        for threads, (batch, tokens) in product(settings.threads, shapes)
+        for threads, model in product(settings.threads, (_given(settings), _long(settings)))
+        for batch, tokens in model.shapes
     ]
 
 
-def _calls(model: str, batch: int, tokens: int) -> Sequence[tuple[Case, Call]]:
-    name = model.rstrip("/").rsplit("/", 1)[-1]
+def _given(settings: Settings) -> Model:
+    """The model that was asked for, on texts of lengths for which it has positions."""
+    make = partial(_read, settings.model)
+    try:
+        network = make()
+        set_attention(network, "r_softmax", r=0.5)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the model {settings.model!r}: {error}") from None
+    shapes = QUICK_SHAPES if settings.quick else SHAPES
+    longest = getattr(network.config, "max_position_embeddings", max(tokens for _, tokens in shapes))
+    name = settings.model.rstrip("/").rsplit("/", 1)[-1]
+    return Model(name, make, [shape for shape in shapes if shape[1] <= longest])
+
+
+def _long(settings: Settings) -> Model:
+    """A BERT of MiniLM's size with 2048 positions, with random weights; smaller with --quick."""
+    if settings.quick:
+        return Model(LONG, partial(_random, LONG_CONFIG | {"num_hidden_layers": 1, "vocab_size": 100}), QUICK_SHAPES)
+    return Model(LONG, partial(_random, LONG_CONFIG), LONG_SHAPES)
+
+
+@quiet()
+def _read(model: str) -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
+
+
+def _random(config: dict[str, Any]) -> Any:
+    return BertForSequenceClassification._from_config(BertConfig(**config), attn_implementation=SDPA)
+
+
+def _calls(make: Callable[[], Any], batch: int, tokens: int) -> Sequence[tuple[Case, Call]]:
     return [
-        ({"model": name, "attention": attention}, _step(model, attention, batch, tokens))
-        for attention in (SDPA, *ATTENTIONS)
+        ({"attention": attention, "parameter": parameter}, _step(make, attention, given, batch, tokens))
+        for (attention, parameter), given in ATTENTIONS.items()
     ]
 
 
-def _step(model: str, attention: str, batch: int, tokens: int) -> Call:
+def _step(make: Callable[[], Any], attention: str, given: dict[str, Any], batch: int, tokens: int) -> Call:
     """Forward, loss, backward and AdamW, dropout included, on words drawn at random."""
     torch.manual_seed(0)
-    network = _network(model, attention)
+    network = make()
+    if attention != SDPA:
+        set_attention(network, attention, **given)
     optimizer = torch.optim.AdamW(network.train().parameters(), lr=1e-5)
     words = torch.randint(network.config.vocab_size, (batch, tokens))
-    kept = torch.arange(tokens) < torch.randint(tokens // 2, tokens + 1, (batch, 1))  # padded, as batches are
+    lengths = torch.randint(tokens // 2, tokens + 1, (batch, 1))
+    lengths[0] = tokens  # padded to the longest row, as batches are
+    kept = (torch.arange(tokens) < lengths).long()
     labels = torch.randint(2, (batch,))
 
     def step() -> None:
         optimizer.zero_grad()
-        network(input_ids=words, attention_mask=kept.long(), labels=labels).loss.backward()
+        network(input_ids=words, attention_mask=kept, labels=labels).loss.backward()
         optimizer.step()
 
     return step
-
-
-@quiet()
-def _network(model: str, attention: str) -> Any:
-    network = AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
-    if attention != SDPA:
-        set_attention(network, attention, **ATTENTIONS[attention])
-    return network
 
 
 BENCHMARK = Benchmark(
     file="bench_finetuning.jsonl",
     groups=groups,
     baseline={"attention": SDPA},
-    label="{attention}",
+    label="{attention} {parameter}",
     title="a step of {model}, {batch} x {tokens} tokens, threads: {threads}",
-    place="{batch} x {tokens} tokens, threads: {threads}",
-    goals=(Goal("a step with r_softmax, beside sdpa", 1.15, {"attention": ("r_softmax",)}),),
+    place="{model}, {parameter}, {batch} x {tokens} tokens, threads: {threads}",
+    goals=(
+        Goal("a step with r_softmax, beside sdpa", 1.15, {"attention": ("r_softmax",)}),
+        Goal(
+            "a step on 2048 tokens with r_softmax r=0.9, beside sdpa", 0.8, {"parameter": ("r=0.9",), "tokens": (2048,)}
+        ),
+    ),
     takes_model=True,
 )

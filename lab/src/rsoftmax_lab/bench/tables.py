@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rsoftmax_lab.bench.benchmark import Benchmark
-from rsoftmax_lab.bench.rows import Row
+from rsoftmax_lab.bench.rows import Row, Spread
 
 
 def time_text(us: float) -> str:
@@ -56,15 +56,40 @@ def group_table(benchmark: Benchmark, rows: Sequence[Row], caption: str) -> Tabl
 
 def _cells(benchmark: Benchmark, row: Row) -> list[str]:
     _, text = MEASURES[row["measure"]]
-    spread = row.spread
     return [
-        " ".join(benchmark.label.format_map(row.case).split()),
-        text(spread.median),
-        ratio_text(spread.ratio),
-        f"{ratio_text(spread.ratio_low)} - {ratio_text(spread.ratio_high)}" if spread.rounds > 1 else "",
+        _label(benchmark, row),
+        text(row.spread.median),
+        ratio_text(row.spread.ratio),
+        _quartiles(row.spread) if row.spread.rounds > 1 else "",
         "" if row.extra_bytes is None else bytes_text(row.extra_bytes),
         *(cell(row) for cell in benchmark.columns.values()),
     ]
+
+
+def ratio_table(benchmark: Benchmark, rows: Sequence[Row], column: str) -> str:
+    """A Markdown table of ratios with their quartiles: a line for each label, a column for each group.
+
+    Args:
+        benchmark: the benchmark.
+        rows: its rows.
+        column: what a group is called, as a format string of the case.
+    """
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        cell = f"{ratio_text(row.spread.ratio)} ({_quartiles(row.spread)})"
+        cells.setdefault(_label(benchmark, row), {})[column.format_map(row.case)] = cell
+    base = _label(benchmark, next(row for row in rows if row.case.items() >= benchmark.baseline.items()))
+    columns = list(cells.pop(base))
+    lines = [[f"`{label}`", *(found.get(name, "") for name in columns)] for label, found in cells.items()]
+    return markdown([f"ratio to {base}", *columns], lines)
+
+
+def _label(benchmark: Benchmark, row: Row) -> str:
+    return " ".join(benchmark.label.format_map(row.case).split())
+
+
+def _quartiles(spread: Spread) -> str:
+    return f"{ratio_text(spread.ratio_low)} - {ratio_text(spread.ratio_high)}"
 
 
 def verdict(benchmark: Benchmark, rows: Sequence[Row]) -> str:

@@ -11,6 +11,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "tabular": Experiment("tabular", commands=("tabular",)),
     "users": Experiment("users", commands=("users",)),
     "images": Experiment("images", commands=("voc", "coco")),
-    "glue": Experiment("glue", commands=("glue",)),
+    "glue": Experiment("glue", commands=("glue", "rates")),
     "text": Experiment("text", commands=("text",)),
 }

@@ -87,7 +87,7 @@ def _trial(row: Row, kind: type[Run]) -> Trial[Run] | None:
         run = kind(**row["run"])
     except (TypeError, ValueError):  # fields, or values of them, that this version does not know
         return None
-    return Trial(run, row) if _is_sound(run) and shapes.fields(kind.ANSWERS)(row) else None
+    return Trial(run, row) if _is_sound(run) and shapes.fields(kind.ANSWERS, kind.ADDED)(row) else None
 
 
 def _is_sound(run: BaseRun) -> bool:

@@ -18,11 +18,13 @@ class BaseRun:
         PLACE: the fields that say what a run is done on: a data set, a task, a draw.
         VARIED: the fields that are compared with each other there. All other fields are settings, which must be alike.
         ANSWERS: what the row of a finished run must hold, and the shape of it.
+        ADDED: what rows of earlier versions do not hold, and its shape in those that do.
     """
 
     PLACE: ClassVar[tuple[str, ...]] = ()
     VARIED: ClassVar[tuple[str, ...]] = ()
     ANSWERS: ClassVar[Mapping[str, Shape]] = {}
+    ADDED: ClassVar[Mapping[str, Shape]] = {}
 
 
 def differences(run: Any) -> Row:

@@ -1,4 +1,4 @@
-"""``rsoftmax reproduce glue``."""
+"""``rsoftmax reproduce glue`` and ``rsoftmax reproduce rates``."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +57,18 @@ def glue(options: Options, sweep: Sweep) -> None:
     Under torchrun all processes train one model at a time:
     torchrun --nproc_per_node 2 -m -- rsoftmax reproduce glue ...
     """
+    _do("glue", options, sweep)
+
+
+def rates(options: Options, sweep: Sweep) -> None:
+    """What growing rates cost in accuracy and save in time: RTE and SST-2, the same recipe for every r.
+
+    Each row says how long a training step takes beside the same step with torch's own attention, in turns.
+    """
+    _do("rates", options, sweep)
+
+
+def _do(name: str, options: Options, sweep: Sweep) -> None:
     from functools import partial
 
     import torch
@@ -65,18 +77,18 @@ def glue(options: Options, sweep: Sweep) -> None:
         from rsoftmax_lab.experiments.glue.run import run
     except ImportError as missing:
         hint = f"{missing.name} is missing; run: pip install 'rsoftmax-lab[glue]'"
-        raise typer.BadParameter(hint, param_hint="glue") from None
+        raise typer.BadParameter(hint, param_hint=name) from None
     try:
-        runs = _prepare(options, sweep)
+        runs = _prepare(name, options, sweep)
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     if torch.accelerator.is_available():
         sweep = replace(sweep, jobs=sweep.jobs or 1)  # several runs would share the one device
     model, data = map(_absolute, (options.model, options.data))
-    sweep.do("glue", runs, partial(run, model, data, options.skip_bad))
+    sweep.do(name, runs, partial(run, model, data, options.skip_bad))
 
 
-def _prepare(options: Options, sweep: Sweep) -> "list[Run]":
+def _prepare(name: str, options: Options, sweep: Sweep) -> "list[Run]":
     """Everything that can be refused, before the first run."""
     from rsoftmax_lab.experiments.glue import grid
     from rsoftmax_lab.experiments.glue.run import check
@@ -85,15 +97,16 @@ def _prepare(options: Options, sweep: Sweep) -> "list[Run]":
 
     if options.r and options.mapping and not any(map(grid.takes_r, options.mapping)):
         raise typer.BadParameter(f"{', '.join(options.mapping)} takes no r", param_hint="--r")
-    runs = (grid.quick_grid if sweep.quick else grid.grid)(
+    grids = {"glue": (grid.grid, grid.quick_grid), "rates": (grid.rates_grid, grid.quick_rates_grid)}
+    runs = grids[name][sweep.quick](
         seeds=options.seeds,
         model=source_name(options.model, "*.safetensors", "*.json", "*.txt"),
         **options.given,
     )
     runs = [replace(run, data=source_name(options.data, f"{run.task}/*.tsv")) for run in runs]
-    for name, count in check(options.model, options.data, runs, options.skip_bad).items():
+    for task, count in check(options.model, options.data, runs, options.skip_bad).items():
         if count and ranks.first():
-            typer.echo(f"{name}: {count} bad lines are left out")
+            typer.echo(f"{task}: {count} bad lines are left out")
     return runs
 
 

@@ -1,7 +1,10 @@
-"""What r does: accuracy on dev against the final rate, a panel for each task."""
+"""What r does: accuracy on dev against the final rate, and against the time of a step; a panel for each task."""
 
 from pathlib import Path
 
+from matplotlib.axes import Axes
+
+from rsoftmax_lab.experiments.glue.results import Point
 from rsoftmax_lab.report.figure import legend, panels, save
 from rsoftmax_lab.report.mean import Mean
 
@@ -30,12 +33,49 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
             label="r-softmax",
         )
         if 0.0 in points:
-            softmax, error = points[0.0].value, errors[task]
-            axis.axhline(softmax, color="#555555", linestyle="--", label="softmax")
-            axis.axhspan(softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="its error")
+            axis.axhline(points[0.0].value, color="#555555", linestyle="--", label="softmax")
+            _error_band(axis, points[0.0].value, errors[task])
         axis.axvline(papers[task], color="#c1121f", linestyle=":", label="best r in the paper")
         axis.set_title(task, fontsize=11)
         axis.set_xlabel("final rate r", fontsize=9)
     axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
     legend(figure, axes[:1], columns=4)
     save(figure, path)
+
+
+def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], path: Path) -> None:
+    """Draw the panels: points are means over seeds and named by r, bars one standard deviation.
+
+    Args:
+        points: of each task, what each r gives; 0 is softmax.
+        errors: of each task, the standard error of an accuracy, as in :func:`draw`.
+        path: the file to write.
+    """
+    figure, (axes,) = panels(1, len(points), width=4.2, height=3.6)
+    for axis, (task, by_rate) in zip(axes, points.items(), strict=True):
+        for r, (accuracy, time, _) in by_rate.items():
+            axis.errorbar(
+                time.value,
+                accuracy.value,
+                accuracy.spread or 0.0,
+                time.spread or 0.0,
+                color="#1d4e89" if r else "#555555",
+                marker="D",
+                capsize=3,
+                linestyle="",
+                label="r-softmax" if r else "softmax",
+            )
+            axis.annotate(f"r = {r:g}", (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
+        if 0.0 in by_rate:
+            _error_band(axis, by_rate[0.0].accuracy.value, errors[task])
+        axis.axvline(1.0, color="#c1121f", linestyle=":", label="torch's own attention")
+        axis.margins(0.2)
+        axis.set_title(task, fontsize=11)
+        axis.set_xlabel("time of a training step, to torch's own attention", fontsize=9)
+    axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
+    legend(figure, axes[:1], columns=4)
+    save(figure, path)
+
+
+def _error_band(axis: Axes, softmax: float, error: float) -> None:
+    axis.axhspan(softmax - error, softmax + error, color="#555555", alpha=0.12, linewidth=0, label="its error")

@@ -19,6 +19,7 @@ from transformers import (
     set_seed,
 )
 
+import rsoftmax
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
 from rsoftmax.huggingface.adapter import quiet
@@ -26,6 +27,7 @@ from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
 from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.experiments.glue.step_time import step_time
 from rsoftmax_lab.running import ranks
 from rsoftmax_lab.running.runs import Row
 
@@ -85,6 +87,8 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         "sparsity": _sparsity(network, collate(encoded["dev"][:SPARSITY_ROWS])),
         "train_loss": losses[-1] if math.isfinite(losses[-1]) else None,
         "train_seconds": round(trained.metrics["train_runtime"], 1),
+        "step": step_time(network, list(tuner.get_train_dataloader()), bf16=run.bf16),
+        "version": rsoftmax.__version__,
     }
 
 

@@ -1,13 +1,16 @@
-"""Table 2 in the report."""
+"""Table 2 and growing rates in the report."""
 
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table as RichTable
 
 from rsoftmax_lab.experiments.glue import figure, results
 from rsoftmax_lab.experiments.glue.data import TASKS
 from rsoftmax_lab.experiments.glue.grid import COMPARED, Run
-from rsoftmax_lab.experiments.glue.results import chosen
+from rsoftmax_lab.experiments.glue.results import Point, chosen
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import Mean, signed
 from rsoftmax_lab.report.table import Table, best_in_bold
@@ -27,26 +30,54 @@ SELECTED = {"dev": "selected on dev, as in the paper", "validation": "selected o
 Tasks = dict[str, list[Trial[Run]]]  # the trials of each task
 
 
+class Part(NamedTuple):
+    """What the rows of one command give: values for the template, the table that ends the command, a picture."""
+
+    values: dict[str, Any]
+    summary: RichTable
+    picture: Path
+
+
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
+    """Table 2, and what growing rates cost and save; those of the two that have rows."""
+    parts = {name: PARTS[name](results.by_task(trials, notice), out) for name, trials in found.items()}
+    text = render(__package__, **{name: parts[name].values if name in parts else None for name in PARTS})
+    return Section(text, next(iter(parts.values())).summary, [part.picture for part in parts.values()])
+
+
+def _table2(tasks: Tasks, out: Path) -> Part:
     """The paper's accuracies beside ours, what was selected, and what r does."""
-    tasks = results.by_task(found["glue"], notice)
     curves = {task: results.curve(some) for task, some in tasks.items()}
     picture = out / "glue-rates.png"
     figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, picture)
     with_f1 = {task: some for task, some in tasks.items() if TASKS[task].f1}
     accuracy = _beside_the_paper(tasks)
-    text = render(
-        __package__,
-        models=sorted({trial.run.model for some in tasks.values() for trial in some}),
-        setup=_setup(tasks),
-        accuracy=accuracy,
-        lead=_lead(tasks),
-        selected=[(name, _table(tasks, by, _selected)) for by, name in SELECTED.items()],
-        f1=[(name, _table(with_f1, by, lambda some: results.mean(some, "f1"))) for by, name in SELECTED.items()],
-        zeros=_table(tasks, "validation", _zeros),
-        rates=_rates(curves),
-    )
-    return Section(text, accuracy.rich("Accuracy on dev"), [picture])
+    values = {
+        "models": _models(tasks),
+        "setup": _setup(tasks),
+        "unnamed": _unnamed(tasks),
+        "accuracy": accuracy,
+        "lead": _lead(tasks),
+        "selected": [(name, _table(tasks, by, _selected)) for by, name in SELECTED.items()],
+        "f1": [(name, _table(with_f1, by, lambda some: results.mean(some, "f1"))) for by, name in SELECTED.items()],
+        "zeros": _table(tasks, "validation", _zeros),
+        "rates": _by_rate(curves),
+    }
+    return Part(values, accuracy.rich("Accuracy on dev"), picture)
+
+
+def _rates(tasks: Tasks, out: Path) -> Part:
+    """Accuracy and time at growing rates."""
+    points = {task: results.points(some) for task, some in tasks.items()}
+    picture = out / "glue-times.png"
+    figure.draw_times(points, {task: results.standard_error(some) for task, some in tasks.items()}, picture)
+    table = _points(points)
+    values = {"models": _models(tasks), "setup": _setup(tasks), "table": table}
+    return Part(values, table.rich("Growing rates"), picture)
+
+
+PARTS = {"glue": _table2, "rates": _rates}
+"""By the command whose rows it is about."""
 
 
 def _beside_the_paper(tasks: Tasks) -> Table:
@@ -89,6 +120,27 @@ def _zeros(trials: Sequence[Trial[Run]]) -> Mean:
     return Mean.of([100 * trial.row["sparsity"] for trial in trials])
 
 
+def _points(points: dict[str, dict[float, Point]]) -> Table:
+    """Rates down; accuracy, time and zeros of each task across."""
+    rates = sorted({r for by_rate in points.values() for r in by_rate})
+    columns = [f"{task}: {name}" for task in points for name in Point._fields]
+    empty = [""] * len(Point._fields)
+    rows = [[cell for by_rate in points.values() for cell in map(str, by_rate.get(r, empty))] for r in rates]
+    names = [f"{r:g}" if r else "0 (softmax)" for r in rates]
+    return Table(["final rate r", *columns], [[name, *row] for name, row in zip(names, rows, strict=True)])
+
+
+def _models(tasks: Tasks) -> list[str]:
+    return sorted({trial.run.model for some in tasks.values() for trial in some})
+
+
+def _unnamed(tasks: Tasks) -> str:
+    """How many rows do not name the version that wrote them; nothing if all do."""
+    trials = [trial for some in tasks.values() for trial in some]
+    count = sum("version" not in trial.row for trial in trials)
+    return f"{count} of {len(trials)}" if count else ""
+
+
 def _setup(tasks: Tasks) -> Table:
     rows = []
     for task, some in tasks.items():
@@ -101,7 +153,7 @@ def _setup(tasks: Tasks) -> Table:
     return Table([*columns, "minutes per run", "standard error of an accuracy"], rows)
 
 
-def _rates(curves: dict[str, dict[float, Mean]]) -> Table:
+def _by_rate(curves: dict[str, dict[float, Mean]]) -> Table:
     rates = sorted({r for points in curves.values() for r in points})
     names = {0.0: "softmax"}
     rows = [[names.get(r, f"r = {r:g}"), *(str(points.get(r, "")) for points in curves.values())] for r in rates]
