@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
 
-.PHONY: demo test browser test-gpu test-oldest sanitize fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
+.PHONY: demo test browser test-gpu test-oldest sanitize compilers fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -18,13 +18,12 @@ test: .venv/installed-dev
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(BIN)/pytest --numprocesses auto
 
-# What the tests of `rsoftmax app` in a browser need: a chromium and two Python packages. What cannot be installed is named,
-# and is no error: the tests skip. Gradio wants an older Pillow than the one that is pinned.
+# What the tests in a browser need, of `rsoftmax app` and of the site: a chromium and two Python packages. What cannot be
+# installed is named, and is no error: the tests skip.
 browser: .venv/installed-dev
-	@grep -v '^pillow==' constraints.txt > .venv/browser-constraints.txt
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint .venv/browser-constraints.txt --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; the tests of the page will skip"
+	@$(INSTALL) --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
 	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
-		|| echo "make browser: no chromium, and apt-get cannot install one here; the tests of the page will skip"
+		|| echo "make browser: no chromium, and apt-get cannot install one here; tests in a browser will skip"
 
 # The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.
 test-gpu: .venv/installed-dev
@@ -38,6 +37,15 @@ test-oldest: .venv.oldest/installed
 # The kernels under AddressSanitizer and UBSan: built apart, and tested at every instruction set.
 sanitize: .venv/installed-dev
 	@$(BIN)/python tools/sanitize.py
+
+# The kernels by gcc and by clang, built apart; a warning is an error.
+compilers: .venv/installed-dev
+	@for pair in "gcc g++" "clang clang++"; do \
+		set -- $$pair; rm -rf build/$$1; \
+		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1); \
+		case "$$said" in *warning:*|*error:*|*failed*) echo "$$said"; exit 1;; esac; \
+		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
+	done
 
 # Random cases for mappings, losses, attention and heads, against slow oracles, and damaged files, each for five minutes
 # or SECONDS=...; SEED=... repeats a run.
@@ -56,9 +64,10 @@ fuzz-files: .venv/installed-dev
 tables: .venv/installed-dev
 	@$(BIN)/python tools/tables.py
 
-# The site, in build/docs/index.html; a warning is an error.
+# The site, in build/docs/index.html; a warning is an error, and so is a link that leads nowhere.
 docs: .venv/installed-docs
 	@$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet docs build/docs
+	@$(BIN)/python tools/check_site.py build/docs
 
 # The archives and wheels of both distributions, in dist/.
 dist: .venv/bin/python

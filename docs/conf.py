@@ -22,7 +22,12 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["examples/*.ipynb", "examples/GALLERY_HEADER.rst"]
+exclude_patterns = [
+    "examples/*.ipynb",
+    "examples/GALLERY_HEADER.rst",
+    "**/sg_execution_times.rst",
+    "sg_execution_times.rst",
+]
 nitpicky = False  # types of torch and scikit-learn have no page here
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -42,6 +47,8 @@ sphinx_gallery_conf = {
     "examples_dirs": str(ROOT / "examples"),
     "gallery_dirs": "examples",
     "filename_pattern": r"/\d\d_",
+    "within_subsection_order": "FileNameSortKey",
+    "default_thumb_file": str(ROOT / "docs" / "mappings.png"),
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "show_memory": False,
@@ -54,6 +61,8 @@ html_theme = "pydata_sphinx_theme"
 html_title = "rsoftmax"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
@@ -62,7 +71,7 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {"index": []}
+html_sidebars = {"*": []}  # only the reference and the examples have pages below them
 html_show_sourcelink = False
 copyright = author
 

@@ -1,49 +1,24 @@
 """``rsoftmax app`` in a real browser: the command is started, sliders are moved, texts typed, and answers read."""
 
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from browsers import PATIENCE, page_of, playwright
 from encoders import LABELS, NAMES, TEXTS
+from servers import served
 
 from rsoftmax.huggingface import LabelModel
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright; `make browser` installs it")
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("there is no chromium; `make browser` installs it", allow_module_level=True)
-
 QUICK: dict[str, Any] = {"nets": 2, "epochs": 40, "lr": 1e-2, "hidden": (16,), "progress": False}
-PATIENCE = 30_000  # milliseconds; machines with much to do are slow
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 expect = playwright.expect
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(address: str, process: "subprocess.Popen[str]") -> None:
-    while process.poll() is None:
-        try:
-            urllib.request.urlopen(address, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise RuntimeError(f"rsoftmax app ended with {process.returncode}")
 
 
 @pytest.fixture(scope="module")
@@ -56,34 +31,14 @@ def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
-    port = free_port()
-    words = [sys.executable, "-m", "rsoftmax", "app", "--model", str(model), "--port", str(port)]
-    process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True)
-    try:
-        wait_for(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with served([sys.executable, "-m", "rsoftmax", "app", "--model", str(model)]) as at:
+        yield at
 
 
 @pytest.fixture
 def opened(address: str) -> Iterator[Any]:
-    """The page; afterwards there must be no error in its console, and no request to another host."""
-    errors: list[str] = []
-    requests: list[str] = []
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        view = browser.new_page(viewport={"width": 1300, "height": 1000})
-        view.set_default_timeout(PATIENCE)
-        view.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        view.on("pageerror", lambda error: errors.append(str(error)))
-        view.on("request", lambda request: requests.append(request.url))
-        view.goto(address)
-        yield view
-        browser.close()
-    assert errors == []
-    assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+    with page_of(address) as page:
+        yield page
 
 
 def test_a_port_that_is_taken_is_refused(address: str) -> None:

@@ -90,6 +90,7 @@ def masks(size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
         "none": {},
         "causal": {"is_causal": True},
         "mask": {"mask": keep},
+        "mask for all keys": {"mask": keep[..., :1]},
         "strided mask": {"mask": keep.mT.contiguous().mT},
         "padding": {"mask": (torch.arange(keys) < max(1, keys // 2))[None, None, None], "is_causal": True},
         "bias": {"mask": bias.masked_fill(~keep[0], -math.inf)},

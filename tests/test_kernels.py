@@ -118,6 +118,33 @@ def test_adversarial_rows_have_the_same_zeros(name: str, row: list[float], level
             assert_same_values(results[0], results[1], name)
 
 
+@pytest.mark.parametrize("n", [1, 5, 20, 33, 80, 160, 161])
+@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
+def test_rows_of_all_kinds_side_by_side_are_those_of_the_reference(n: int, masked: bool, level: str) -> None:
+    """Short rows of r_softmax are computed several at once: odd ones among them must not disturb the others."""
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randn(37, n, generator=generator)
+    x[1], x[2], x[3] = 0.5, x[2].round(), x[3] * 1e30
+    x[4, n // 2], x[5, n // 2], x[6, n // 2], x[7, : n // 2] = math.nan, math.inf, 1e6, -math.inf
+    x[8], x[9], x[10] = -math.inf, x[9] * 1e-42, x[10].sort().values
+    mask = torch.rand(37, n, generator=generator) < 0.5 if masked else None
+    rates = torch.rand(37, 1, generator=generator, dtype=torch.float64)
+    rates[::5], rates[3::7] = 0.0, 1.0
+    for r in (0.3, 0.97, rates):
+        for dtype in DTYPES:
+            with use_kernels("reference"):
+                expected = r_softmax(x.to(dtype), r, mask=mask)
+            assert_same_values(r_softmax(x.to(dtype), r, mask=mask), expected, "r_softmax")
+
+
+@pytest.mark.parametrize("n", [3, 20, 100])
+def test_a_row_does_not_depend_on_those_beside_it(n: int, level: str) -> None:
+    x = torch.randn(21, n, generator=torch.Generator().manual_seed(n))
+    together = r_softmax(x, 0.6)
+    assert torch.equal(torch.cat([r_softmax(row, 0.6) for row in x.split(1)]), together)
+    assert torch.equal(r_softmax(x.flip(0), 0.6).flip(0), together)
+
+
 @pytest.mark.parametrize("alpha", [2.1, 3.0, 4.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_entmax_above_two_equals_the_reference_as_far_as_it_is_determined(

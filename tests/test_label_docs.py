@@ -1,4 +1,4 @@
-"""What README and docs/labels.md show about labels, run as it stands there, with a small encoder in place of MiniLM."""
+"""What README and pages of docs/ show about labels, run with small encoders in place of real ones."""
 
 import re
 import shlex
@@ -11,29 +11,36 @@ from typer.testing import CliRunner
 from rsoftmax.cli.application import app
 
 ROOT = Path(__file__).parents[1]
-ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+PAGES = ["README.md", "docs/labels.md", "docs/serving.md"]
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-def blocks(path: Path, language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [block for block in found if not block.startswith((">>>", "make"))]
+def blocks(path: Path) -> list[tuple[str, str]]:
+    """The language and the text of each block of code; not those that doctest runs."""
+    found = re.findall(r"```(python|sh)\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [(language, text) for language, text in found if not text.startswith(">>>")]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/labels.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(
-    page: str, text_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    page: str, text_encoder: Path, picture_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     lines = [f"{text},{';'.join(labels)}" for text, labels in zip(TEXTS, LABELS, strict=True)]
     Path("texts.csv").write_text("\n".join(["text,tags", *lines * 6]) + "\n")
-    code = "\n".join(blocks(ROOT / page, "python")).replace(ENCODER, str(text_encoder))
-    exec(compile(code, page, "exec"), {})
+    small = {"sentence-transformers/all-MiniLM-L6-v2": text_encoder, "microsoft/resnet-50": picture_encoder}
+    names: dict[str, object] = {}
+    commands = 0
+    for language, text in blocks(ROOT / page):
+        for encoder, folder in small.items():
+            text = text.replace(encoder, str(folder))
+        if language == "python":
+            exec(compile(text, page, "exec"), names)
+            continue
+        for command in re.findall("^rsoftmax .*", text, flags=re.MULTILINE):
+            done = CliRunner().invoke(app, shlex.split(command)[1:])
+            assert done.exit_code == 0, f"{command}\n{done.output}"
+            commands += 1
     assert "[" in capsys.readouterr().out
-    commands = [
-        line for block in blocks(ROOT / page, "sh") for line in block.splitlines() if line.startswith("rsoftmax")
-    ]
-    assert len(commands) >= 2
-    for command in commands:
-        done = CliRunner().invoke(app, shlex.split(command.replace(ENCODER, str(text_encoder)))[1:])
-        assert done.exit_code == 0, f"{command}\n{done.output}"
+    assert commands >= 2

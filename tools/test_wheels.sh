@@ -13,7 +13,7 @@ new_environment() { # NAME, then what pip is to install
 }
 
 cd "$place"
-cp -r "$home"/{tests,tools,results,conftest.py,pyproject.toml,README.md} .
+cp -r "$home"/{docs,examples,tests,tools,results,conftest.py,pyproject.toml,README.md} .
 library=("$dist"/rsoftmax-[0-9]*.whl) lab=("$dist"/rsoftmax_lab-*.whl) archive=("$dist"/rsoftmax-[0-9]*.tar.gz)
 
 CC=false CXX=false new_environment wheel "${library[0]}[dev]" "${lab[0]}"

@@ -70,6 +70,8 @@ def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
     rows = read(tmp_path / "bench_attention.jsonl")
     assert {row["method"] for row in rows} == {SDPA, EAGER, "r_softmax", "sparsemax", "t_softmax"}
     assert in_order(rows)
+    special = {"forward, causal", "forward, padding", "one query, float32", "one query, bfloat16"}
+    assert special < {row["mode"] for row in rows}
     held = {(row["method"], row["mode"]): row.spread.median for row in rows if row["measure"] == "bytes"}
     assert held["r_softmax", "forward"] < held[EAGER, "forward"] / 4
     assert (EAGER, "forward+backward") not in held

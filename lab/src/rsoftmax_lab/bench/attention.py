@@ -17,9 +17,13 @@ SHAPES = ((8, 12, 128, 64), (2, 12, 512, 64), (1, 12, 2048, 64))  # batch, heads
 LONG = (1, 12, 8192, 64)
 QUICK_SHAPES = ((2, 4, 64, 16),)
 QUICK_LONG = (1, 4, 1024, 16)
+CACHES = ((1, 8, 4096, 64), (1, 8, 16384, 64), (1, 8, 65536, 64))  # keys that one query of each head is held against
+QUICK_CACHES = ((1, 2, 256, 16),)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MASKS = ("causal", "padding")
 SDPA, EAGER = "scaled_dot_product_attention", "eager softmax"
 Shape = tuple[int, int, int, int]
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attention = Callable[..., Tensor]  # of queries, keys and values
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -36,15 +40,28 @@ METHODS: dict[tuple[str, str], Attention] = {
     ("sparsemax", ""): partial(sparse_attention, mapping="sparsemax"),
     ("t_softmax", "t=2"): partial(sparse_attention, mapping="t_softmax", t=2.0),
 }
+MASKED = ((SDPA, ""), ("r_softmax", "r=0.5"), ("r_softmax", "r=0.9"))  # timed with masks
+DECODED = (*MASKED, (EAGER, ""))  # and with one query
 WEIGHED = ((SDPA, ""), (EAGER, ""), ("r_softmax", "r=0.5"))  # whose memory is measured on long rows
 
 
 def groups(settings: Settings) -> list[Group]:
-    """Times of all methods, by threads and shape; then the memory of some, for long rows."""
+    """Times by threads and shape: of all methods, of some with masks, and with one query; the memory for long rows."""
     shapes, seconds, long = (QUICK_SHAPES, 0.1, QUICK_LONG) if settings.quick else (SHAPES, 1.5, LONG)
+    caches = QUICK_CACHES if settings.quick else CACHES
     times = [
         Group(_common(mode, shape, threads, "us"), partial(_calls, tuple(METHODS), mode, shape), seconds, rounds=5)
         for threads, shape, mode in product(settings.threads, shapes, MODES)
+    ]
+    times += [
+        Group(_common(f"forward, {mask}", shape, threads, "us"), partial(_masked_calls, mask, shape), seconds, rounds=5)
+        for threads, shape, mask in product(settings.threads, shapes, MASKS)
+    ]
+    times += [
+        Group(
+            _common(f"one query, {dtype}", shape, threads, "us"), partial(_cache_calls, dtype, shape), seconds, rounds=5
+        )
+        for threads, shape, dtype in product(settings.threads, caches, DTYPES)
     ]
     return times + [
         Group(_common(mode, long, settings.threads[-1], "bytes"), partial(_calls, _weighed(mode), mode, long))
@@ -62,10 +79,35 @@ def _common(mode: str, shape: Shape, threads: int, measure: str) -> Case:
     return {"mode": mode, **sizes, "threads": threads, "measure": measure}
 
 
-def _calls(keys: Sequence[tuple[str, str]], mode: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
+def _named(key: tuple[str, str]) -> Case:
+    return {"method": key[0], "parameter": key[1]}
+
+
+def _masked_calls(mask: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
+    """The same mask for all: the future, or the last quarter of the keys."""
+    inputs = _inputs(shape)
+    kept = (torch.arange(shape[2]) < shape[2] * 3 // 4).expand(shape[0], 1, shape[2], shape[2])
+    calls = []
+    for key in MASKED:
+        word = "attn_mask" if key == (SDPA, "") else "mask"
+        options = {"is_causal": True} if mask == "causal" else {word: kept}
+        calls.append((_named(key), partial(METHODS[key], *inputs, **options)))
+    return calls
+
+
+def _cache_calls(dtype: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
+    """The last query of each head alone."""
+    q, k, v = (x.to(DTYPES[dtype]) for x in _inputs(shape))
+    return [(_named(key), partial(METHODS[key], q[..., -1:, :].contiguous(), k, v)) for key in DECODED]
+
+
+def _inputs(shape: Shape) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(shape, generator=generator) for _ in range(3)]
-    return [({"method": key[0], "parameter": key[1]}, in_mode(mode, METHODS[key], *inputs)) for key in keys]
+    return [torch.randn(shape, generator=generator) for _ in range(3)]
+
+
+def _calls(keys: Sequence[tuple[str, str]], mode: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
+    return [(_named(key), in_mode(mode, METHODS[key], *_inputs(shape))) for key in keys]
 
 
 def _goal(measure: str, mode: str, at_most: float, beside: Case | None = None) -> Goal:

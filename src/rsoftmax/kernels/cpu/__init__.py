@@ -1,6 +1,7 @@
 """The kernels for the CPU: the Python face of rows.cpp. Tensors in, addresses out; no autograd, no checks."""
 
 import importlib
+import sys
 import warnings
 from typing import Any
 
@@ -12,10 +13,12 @@ from rsoftmax.tensors import in_memory
 Value = float | Tensor
 
 LEVELS = {"AVX512": ("avx512", "avx2", "baseline"), "AVX2": ("avx2", "baseline")}
-ABSENT = (
-    "rsoftmax was installed without its compiled kernels and runs on plain torch, which is slower;"
-    " install a C++ compiler (gcc or clang) and then: pip install --force-reinstall --no-deps rsoftmax"
+REMEDY = (
+    "there are none for Windows"
+    if sys.platform == "win32"
+    else "install a C++ compiler (gcc 12 or newer, or clang) and then: pip install --force-reinstall --no-deps rsoftmax"
 )
+ABSENT = f"rsoftmax was installed without its compiled kernels and runs on plain torch, which is slower; {REMEDY}"
 
 
 def _load() -> tuple[str, Any]:

@@ -14,6 +14,13 @@ struct Scores {
     INLINE V<float> operator()(long i) const { return at(x + i); }
 };
 
+// How many keys are kept before one is removed, often all of them; 0 if that would take a look at each.
+inline long kept_from_the_first(const uint8_t* mask, long step, long n) {
+    if (step > 1) return 0;
+    const void* removed = std::memchr(mask, 0, step ? n : 1);         // step 0: one value serves all
+    return removed ? (const uint8_t*)removed - mask : n;
+}
+
 // Completes n scores: what the mask removes is -inf, and so is the rest of the last vector.
 inline void complete(const Attention& call, const Place& place, float* x, long n) {
     if (call.bias) {
@@ -24,7 +31,7 @@ inline void complete(const Attention& call, const Place& place, float* x, long n
     }
     if (call.mask) {
         const uint8_t* mask = call.mask + place.of(call.mask_at);
-        long step = call.mask_at[4], i = 0;
+        long step = call.mask_at[4], i = kept_from_the_first(mask, step, n) / lanes<float> * lanes<float>;
         using Bytes = vec<uint8_t, lanes<float>>;
         if (step == 1) for (; i + lanes<float> <= n; i += lanes<float>) {
             typename Bytes::type kept = *(const typename Bytes::loose*)(mask + i);

@@ -29,7 +29,7 @@ template <> struct Exp<double> {
 // NaN stays NaN.
 template <class T> INLINE V<T> lifted_exp(V<T> d) {
     using C = Exp<T>;
-    d = d < C::low ? splat<T>(C::low) : d;
+    d = larger(splat<T>(C::low), d);
     V<T> z = d * T(1.4426950408889634) + C::magic;                    // its low bits hold k + lift
     V<T> k = z - C::magic, r = d - k * C::hi - k * C::lo, q = splat(C::c[0]);
     for (size_t i = 1; i < std::size(C::c); i++) q = q * r + C::c[i];

@@ -52,12 +52,18 @@ template <class R> INLINE void store_end(void* p, R raw, long size) {
     else _mm256_mask_storeu_epi8(p, first(size), (__m256i)raw);
 }
 #else
+template <int piece> INLINE void copy_pieces(char* to, const char* from, long size) {   // faster than memcpy of any size
+    if (size & piece) memcpy(to, from, piece), to += piece, from += piece;
+    if constexpr (piece > 2) copy_pieces<piece / 2>(to, from, size);
+}
 template <class R> __attribute__((noinline)) R load_end(const void* p, long size) {
     R raw{};
-    memcpy(&raw, p, size);
+    copy_pieces<sizeof(R) / 2>((char*)&raw, (const char*)p, size);
     return raw;
 }
-template <class R> __attribute__((noinline)) void store_end(void* p, R raw, long size) { memcpy(p, &raw, size); }
+template <class R> __attribute__((noinline)) void store_end(void* p, R raw, long size) {
+    copy_pieces<sizeof(R) / 2>((char*)p, (const char*)&raw, size);
+}
 #endif
 
 // One vector of a row of which `left` entries remain; lanes beyond them are zero, and are not stored.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "formats.h"
+#include "transpose.h"
 
 namespace {
 
@@ -57,26 +58,6 @@ void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_
 
 // ------------------------------------------------------------------------------------------- matrices turned round
 
-template <class A, size_t... k> INLINE A interleaved(A a, A b, long upper, std::index_sequence<k...>) {
-    constexpr int n = sizeof...(k);
-    return upper ? __builtin_shufflevector(a, b, (n / 2 + k / 2 + (k % 2) * n)...)
-                 : __builtin_shufflevector(a, b, (k / 2 + (k % 2) * n)...);
-}
-
-// A square of vectors, rows to columns: as many perfect shuffles as the number of lanes has bits.
-INLINE void transpose(V<float>* r) {
-    constexpr long n = lanes<float>;
-    constexpr auto all = std::make_index_sequence<n>();
-#pragma GCC unroll 4
-    for (long step = 1; step < n; step *= 2) {
-        V<float> t[n];
-#pragma GCC unroll 16
-        for (long i = 0; i < n; i++) t[i] = interleaved(r[i / 2], r[i / 2 + n / 2], i % 2, all);
-#pragma GCC unroll 16
-        for (long i = 0; i < n; i++) r[i] = t[i];
-    }
-}
-
 // A panel: up to `wide` rows of x, turned into columns; columns without a row are zero.
 template <class S> void make_panel(const S* x, long x_row, long rows, long width, float* to) {
     constexpr long n = lanes<float>;
@@ -84,8 +65,12 @@ template <class S> void make_panel(const S* x, long x_row, long rows, long width
         for (long d = 0; d < width; d += n) {
             V<float> r[n];
 #pragma GCC unroll 16
-            for (long i = 0; i < n; i++) r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : V<float>{};
-            transpose(r);
+            for (long i = 0; i < n; i++) {
+                const S* at_d = x + (side + i) * x_row + d;
+                r[i] = side + i < rows ? load(at_d, width - d) : V<float>{};
+                __builtin_prefetch(at_d + wide * x_row);              // for the next panel; memory is what it waits for
+            }
+            transpose<float>(r);
             if (width - d >= n) {
 #pragma GCC unroll 16
                 for (long i = 0; i < n; i++) put(to + (d + i) * wide + side, r[i]);

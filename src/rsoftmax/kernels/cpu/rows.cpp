@@ -2,8 +2,9 @@
 //
 // Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
 // in here.  From the bottom up: vectors.h, formats.h, sums.h, exponential.h and logarithm.h compute; selection.h,
-// simplex.h, entmax.h and weights.h are the mathematics; call.h and operations.h map a row; threads.h shares rows out;
-// this file is Python, with fields.h.  attention.cpp is the other half of the library.
+// simplex.h, entmax.h and weights.h are the mathematics; call.h and operations.h map a row; transpose.h, columns.h, ranks.h
+// and short_rows.h map several short rows at once; threads.h shares rows out; this file is Python, with fields.h.
+// attention.cpp is the other half of the library.
 //
 // Removed entries are read as -inf, and so is the padding that completes the last vector of a row: they are smaller than
 // every kept entry, weigh nothing, and only shift ranks.

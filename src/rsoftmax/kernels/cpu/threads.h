@@ -1,8 +1,8 @@
 // The rows of a call, spread over threads.
 #pragma once
 
-#include "operations.h"
 #include "pool.h"
+#include "short_rows.h"
 
 namespace {
 
@@ -29,14 +29,17 @@ struct Job {
 };
 
 // Takes rows, some at a time, until none are left.
-template <class Op, class S> void work(Job& job) {
+template <class Op, class S, class T = Compute<S>> void work(Job& job) {
     const Call& call = job.call;
-    auto memory = (Compute<S>*)scratch.get(scratch_size<Compute<S>>(call.n));
+    bool is_short = std::is_same_v<Op, RSoftmax> && call.n <= ShortRows<S>::longest;
+    auto memory = (T*)scratch.get(std::max(scratch_size<T>(call.n), is_short ? Columns<T>::size(call.n) : 0));
     if (!memory) { job.failed = 1; return; }
-    long chunk = 1 + 16384 / (call.n + 1);
-    for (long from; (from = job.next.fetch_add(chunk)) < call.rows;)
-        for (long row = from; row < std::min<long>(from + chunk, call.rows); row++)
-            call.g ? backward<Op, S>(call, row) : forward<Op, S>(call, row, memory);
+    long chunk = (16384 / (call.n + 1) / lanes<T> + 1) * lanes<T>;
+    for (long from; (from = job.next.fetch_add(chunk)) < call.rows;) {
+        long to = std::min<long>(from + chunk, call.rows);
+        if (is_short && !call.g) for (long row = from; row < to; row += lanes<T>) ShortRows<S>(call, row, memory).forward();
+        else for (long row = from; row < to; row++) call.g ? backward<Op, S>(call, row) : forward<Op, S>(call, row, memory);
+    }
 }
 
 void worker(void* job) { ((Job*)job)->work(*(Job*)job); }

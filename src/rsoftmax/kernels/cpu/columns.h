@@ -1,0 +1,88 @@
+// Short rows side by side, one in each lane of a vector: nothing has to be folded, and no row waits for another.
+#pragma once
+
+#include "transpose.h"
+
+namespace {
+
+template <class T> INLINE bool everywhere(I<T> mask) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return _mm256_movemask_epi8((__m256i)mask) == -1;
+#else
+    return fold(mask, [](auto a, auto b) { return a & b; });
+#endif
+}
+template <class T> INLINE V<T> real(I<T> i) { return __builtin_convertvector(i, V<T>); }
+
+// As many rows of n entries as a vector has lanes: column i holds entry i of each.
+template <class T> struct Columns {
+    T* memory;                                                        // of size(n)
+    long n;
+
+    static size_t size(long n) { return std::max(n, lanes<T>) * lanes<T> * sizeof(T); }
+    INLINE V<T> operator()(long i) const { return at(memory + i * lanes<T>); }
+    INLINE void set(long i, V<T> column) const { put(memory + i * lanes<T>, column); }
+
+    // From rows: row(k, i) is the vector of row k that begins at entry i, f says what is kept of a column.
+    template <class Row, class F> INLINE void read(Row row, F f) const {
+        each_square([&](long i) {
+            V<T> r[lanes<T>];
+#pragma GCC unroll 16
+            for (long k = 0; k < lanes<T>; k++) r[k] = row(k, i);
+            transpose<T>(r);
+#pragma GCC unroll 16
+            for (long k = 0; k < lanes<T>; k++) set(i + k, f(r[k]));
+        });
+    }
+
+    // To rows: calls row(k, i, v) with the same vectors, of what f makes of the columns.
+    template <class F, class Row> INLINE void write(F f, Row row) const {
+        each_square([&](long i) {
+            V<T> r[lanes<T>];
+#pragma GCC unroll 16
+            for (long k = 0; k < lanes<T>; k++) r[k] = f((*this)(i + k));
+            transpose<T>(r);
+#pragma GCC unroll 16
+            for (long k = 0; k < lanes<T>; k++) row(k, i, r[k]);
+        });
+    }
+
+private:
+    // The last square ends where the rows end and may overlap the one before it: no row ends within a vector.
+    template <class F> INLINE void each_square(F f) const {
+        for (long i = 0; i < n; i += lanes<T>) f(std::max(0l, std::min(i, n - lanes<T>)));
+    }
+};
+
+// What the kept entries of each row look like.
+template <class T> struct Summary {
+    V<T> top = splat(-inf<T>), bottom = splat(inf<T>), sum{}, squares{};
+    I<T> kept{}, bad{};                                               // how many are kept; where one is NaN or +inf
+    T terms = 0;                                                      // of the sums, in which an entry may count twice
+
+    INLINE void add(V<T> v) { top = larger(v, top), bottom = smaller(v, bottom), sum += v, squares += v * v, terms++; }
+    INLINE bool is_finite() const { return everywhere<T>(sum - sum == 0); }   // no entry is removed, and none is bad
+
+    // The same, if something is not finite; column(i) is one.
+    template <class X> void add_all(const X& column, long n) {
+        *this = Summary();
+        for (long i = 0; i < n; i++) {
+            V<T> v = column(i);
+            I<T> in = v > -inf<T>, fine = v < inf<T>;
+            kept -= in, bad |= ~fine, in &= fine;
+            top = larger(in ? v : splat(-inf<T>), top), bottom = smaller(in ? v : splat(inf<T>), bottom);
+            v = in ? v : V<T>{}, sum += v, squares += v * v;
+        }
+        terms = n;
+        V<T> share = T(n) / real<T>(kept);                            // removed entries count for nothing
+        sum *= share, squares *= share;
+    }
+    V<T> mean() const { return sum / terms; }
+    V<T> spread() const {                                             // the standard deviation
+        V<T> square = larger(squares / terms - mean() * mean(), V<T>{});
+        for (int k = 0; k < lanes<T>; k++) square[k] = std::sqrt(square[k]);
+        return square;
+    }
+};
+
+}  // namespace
