@@ -73,7 +73,7 @@ def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], 
         axis.set_title(task, fontsize=11)
         axis.set_xlabel("time of a training step, to torch's own attention", fontsize=9)
     axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
-    legend(figure, axes[:1], columns=4)
+    legend(figure, axes[:1], columns=2 * len(points))
     save(figure, path)
 
 
