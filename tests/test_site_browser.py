@@ -12,7 +12,9 @@ from browsers import page_of
 SITE = Path(__file__).parents[1] / "build" / "docs"
 if not (SITE / "index.html").is_file():
     pytest.skip("there is no built site; `make docs` builds it", allow_module_level=True)
-PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("[!_]*.html") if "_modules" not in path.parts)
+PAGES = sorted(
+    str(path) for page in SITE.rglob("*.html") if not (path := page.relative_to(SITE)).parts[0].startswith("_")
+)
 
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
