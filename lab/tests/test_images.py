@@ -637,7 +637,7 @@ def test_a_save_that_is_stopped_leaves_the_model_of_before(
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(other.processor, "save_pretrained", full)
+        patch.setattr(type(other.processor), "save_pretrained", full)
         with pytest.raises(OSError, match="no space left"):
             other.save_pretrained(folder)
     assert LabelModel.from_pretrained(folder).names == CLASSES
