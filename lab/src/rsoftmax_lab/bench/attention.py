@@ -107,7 +107,8 @@ def _inputs(shape: Shape) -> list[Tensor]:
 
 
 def _calls(keys: Sequence[tuple[str, str]], mode: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
-    return [(_named(key), in_mode(mode, METHODS[key], *_inputs(shape))) for key in keys]
+    inputs = _inputs(shape)
+    return [(_named(key), in_mode(mode, METHODS[key], *inputs)) for key in keys]
 
 
 def _goal(measure: str, mode: str, at_most: float, beside: Case | None = None) -> Goal:
