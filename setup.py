@@ -11,6 +11,7 @@ COMMON = [
     "-Wall",
     "-Wextra",
     "-O3",
+    "-g0",  # Python's own flags ask for debug symbols, which would be four fifths of the wheel
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",

@@ -7,6 +7,7 @@
 namespace {
 
 constexpr long block = 24;                                            // queries of a block: a multiple of `tall`
+constexpr long lone = 2;                                              // queries of a head that do not pay for panels; measured
 constexpr long key_tile = 128;                                        // keys whose values stay in the nearest cache
 // With a larger share of weights that are not zero, dense products are faster; measured.
 constexpr double dense_forward = .45, dense_backward = .35;
@@ -72,8 +73,12 @@ template <class S> struct Block {
 
     // The scores of all rows, with mask and bias.  Backward computes the same bits again.
     void scores(const float* q, long room, const Panels<S>& keys, float* s, long s_row) const {
-        for (long j = 0; j < limit; j += wide)
-            strip<false>({q, room, 1}, keys(j), wide, head.call.width, s + j, s_row, rows);
+        long width = head.call.width;
+        if (head.rows() > lone)
+            for (long j = 0; j < limit; j += wide) strip<false>({q, room, 1}, keys(j), wide, width, s + j, s_row, rows);
+        else for (long j = 0; j < limit; j += lanes<float>)
+            for (long i = 0; i < rows; i++)
+                put(s + i * s_row + j, dots(q + i * room, keys.x + j * keys.x_row, keys.x_row, keys.count - j, width));
         for (long i = 0; i < rows; i++) complete(head.call, place(i), s + i * s_row, place(i).sees(head.call));
     }
 };

@@ -60,22 +60,41 @@ void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_
 
 // A panel: up to `wide` rows of x, turned into columns; columns without a row are zero.
 template <class S> void make_panel(const S* x, long x_row, long rows, long width, float* to) {
-    constexpr long n = lanes<float>;
+    constexpr long n = lanes<float>, line = 64 / sizeof(S);
+    for (long i = wide; i < 2 * wide; i++)                            // the next panel, in the order in which memory is fast
+        for (long d = 0; d < width; d += line) __builtin_prefetch(x + i * x_row + d);
     for (long side = 0; side < wide; side += n)
         for (long d = 0; d < width; d += n) {
             V<float> r[n];
 #pragma GCC unroll 16
-            for (long i = 0; i < n; i++) {
-                const S* at_d = x + (side + i) * x_row + d;
-                r[i] = side + i < rows ? load(at_d, width - d) : V<float>{};
-                __builtin_prefetch(at_d + wide * x_row);              // for the next panel; memory is what it waits for
-            }
+            for (long i = 0; i < n; i++)
+                r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : V<float>{};
             transpose<float>(r);
             if (width - d >= n) {
 #pragma GCC unroll 16
                 for (long i = 0; i < n; i++) put(to + (d + i) * wide + side, r[i]);
             } else for (long i = 0; i < width - d; i++) put(to + (d + i) * wide + side, r[i]);
         }
+}
+
+// The products of a row, filled up with zeros to whole vectors, with as many rows of x as a vector has lanes; the last row
+// stands for those that do not exist.  Each row is read from its beginning to its end, where memory is fastest.
+template <class S> INLINE V<float> dots(const float* a, const S* x, long x_row, long rows, long width) {
+    constexpr long n = lanes<float>;
+    V<float> sum[n];
+#pragma GCC unroll 16
+    for (long i = 0; i < n; i++) {
+        const S* row = x + std::min(i, rows - 1) * x_row;
+        V<float> parts{};
+        for (long d = 0; d < width; d += n) parts += at(a + d) * load(row + d, width - d);
+        sum[i] = parts;
+    }
+    transpose<float>(sum);
+#pragma GCC unroll 4
+    for (long half = n / 2; half; half /= 2)
+#pragma GCC unroll 16
+        for (long i = 0; i < half; i++) sum[i] += sum[i + half];
+    return sum[0];
 }
 
 // Rows times a factor, as float32, each filled up with zeros to `room` entries, a multiple of lanes.
