@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-CHECKS = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
 def found(library: str) -> str:

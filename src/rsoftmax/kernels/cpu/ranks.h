@@ -48,12 +48,12 @@ template <class T> Neighbours<T> neighbours(const Columns<T>& keys, const Summar
         if (everywhere<T>(done))
             return {number_of<T>(at_b ? b : a), number_of<T>(last ? next : b), number_of<T>(at_b ? next : b)};
         I<T> p = key<T>(guess);
-        p = (p >= a) & (p < b) ? p : a;
+        p = ((p >= a) & (p < b)) ? p : a;
         Cut<T> cut(keys, p);
         I<T> up = cut.greater > rank;                                 // lo is greater than p
         a = up ? cut.over : a, from = up ? cut.greater : from, wa = up ? splat<T>(1) : wa * T(.75);
         b = up ? b : cut.under, above = up ? above : cut.greater;
-        next = up | (cut.greater == 0) ? next : cut.over;             // 0: lo is the maximum, and other lanes go on
+        next = (up | (cut.greater == 0)) ? next : cut.over;           // 0: lo is the maximum, and other lanes go on
         wb = up ? wb * T(.75) : splat<T>(1);
         V<T> fa = (real<T>(from - rank) - T(.5)) * wa, fb = (real<T>(rank - above) - T(.5)) * wb, t = fb / (fa + fb);
         guess = number_of<T>(b) * (1 - t) + number_of<T>(a) * t;
