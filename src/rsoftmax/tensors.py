@@ -121,7 +121,8 @@ def without_values() -> Iterator[None]:
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     """Within it, autocast changes no dtype; the meta device has no autocast."""
     device = like.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
 def exact(like: Tensor) -> torch.dtype:

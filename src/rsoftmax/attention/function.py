@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.attention import operator
+from rsoftmax.attention import operator, passes
 from rsoftmax.attention.equations import Call, output_of, weights_of
 from rsoftmax.attention.inputs import NAME, Value, checked_sizes, inputs
-from rsoftmax.attention.passes import Attention
 from rsoftmax.mappings import Mapping  # which fills the table, too
 from rsoftmax.rows import inside_domain
 from rsoftmax.table import ROW_MAPPINGS
@@ -118,7 +117,7 @@ def sparse_attention(
         if not return_weights and in_graph() and operator.takes(x):
             o = operator.output(call, x)
         elif not return_weights and not query.is_meta and all(ordinary(tensor) for tensor in x if tensor is not None):
-            o = Attention.apply(_seeded(call), *x)  # type: ignore[no-untyped-call]
+            o = passes.output(_seeded(call), x)
         else:
             p = weights_of(call, x.wide())
             weights = p.to(query.dtype).reshape(*query.shape[:-1], key.shape[-2])

@@ -26,14 +26,18 @@ class Sizes(NamedTuple):
 
 def checked_sizes(query: Tensor, key: Tensor, value: Tensor) -> Sizes:
     """The sizes, if the shapes fit."""
-    shapes = f"query {shape_of(query)}, key {shape_of(key)}, value {shape_of(value)}"
+
+    def misfit(why: str) -> ValueError:
+        shapes = f"query {shape_of(query)}, key {shape_of(key)}, value {shape_of(value)}"
+        return ValueError(f"{NAME}: {shapes} {why}")
+
     if not query.dim() == key.dim() == value.dim() >= 3:
-        raise ValueError(f"{NAME}: {shapes} must be [..., heads, length, features], all alike")
+        raise misfit("must be [..., heads, length, features], all alike")
     lead, heads = query.shape[:-3], key.shape[-3]
     if key.shape[:-1] != value.shape[:-1] or key.shape[:-3] != lead or key.shape[-1] != query.shape[-1]:
-        raise ValueError(f"{NAME}: {shapes} do not fit; use [..., Hq, Q, D], [..., Hkv, L, D] and [..., Hkv, L, Dv]")
+        raise misfit("do not fit; use [..., Hq, Q, D], [..., Hkv, L, D] and [..., Hkv, L, Dv]")
     if heads == 0 or query.shape[-3] % heads:
-        raise ValueError(f"{NAME}: {shapes}: the heads of query must be a multiple of those of key and value")
+        raise misfit("do not fit: the heads of query must be a multiple of those of key and value")
     return Sizes(tuple(lead), heads, query.shape[-3] // heads, query.shape[-2], key.shape[-2])
 
 

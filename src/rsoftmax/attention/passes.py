@@ -13,7 +13,7 @@ from rsoftmax.attention import blocks, flex
 from rsoftmax.attention.equations import Call, gradients_by_definition
 from rsoftmax.attention.inputs import Inputs
 from rsoftmax.kernels import Operands, Options, chosen, use_kernels
-from rsoftmax.tensors import ordinary, savable, without_autocast
+from rsoftmax.tensors import ordinary, recorded, savable, without_autocast
 
 
 class How(NamedTuple):
@@ -84,3 +84,10 @@ class Attention(torch.autograd.Function):
                 return None, *backward(ctx.call, x, ctx.how, state, g, needed)
             with use_kernels(ctx.how.rows):
                 return None, *gradients_by_definition(ctx.call, x, g, needed)
+
+
+def output(call: Call, x: Inputs) -> Tensor:
+    """The output, for eager code; autograd is asked only if it records."""
+    if recorded(*x):
+        return Attention.apply(call, *x)  # type: ignore[no-any-return, no-untyped-call]
+    return forward(call, x, how_for(call, x), keep_state=False)[0]
