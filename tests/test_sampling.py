@@ -19,6 +19,22 @@ def scores(rows: int = 5, tokens: int = 300) -> Any:
     return 3 * torch.randn(rows, tokens)
 
 
+def test_the_answer_is_the_logarithm_of_the_mapping_in_every_row_and_batch() -> None:
+    x = scores()
+    assert_close(TSoftmaxWarper(1.5)(NONE, x).exp(), t_softmax(x, 1.5))
+    assert_close(RSoftmaxWarper(r=0.9)(NONE, x).exp(), r_softmax(x, 0.9))
+    assert_close(RSoftmaxWarper(k=30)(NONE, x).exp(), r_softmax(x, 0.9))
+    few = torch.full_like(x, -torch.inf).index_fill(-1, torch.tensor([3]), 1.0)
+    for warper in WARPERS:  # what beams are compared by does not depend on the rows beside
+        assert_close(warper(NONE, torch.cat([x, few]))[:5], warper(NONE, x))
+
+
+@pytest.mark.parametrize("t", [1e-30, 1e-7, 200.0, math.inf])
+def test_any_t_keeps_the_best_token_and_infinity_is_softmax(t: float) -> None:
+    x = scores() + 1000
+    assert_close(TSoftmaxWarper(t)(NONE, x).exp(), t_softmax(x, t))
+
+
 def test_softmax_of_the_answer_is_the_mapping() -> None:
     x = scores()
     assert_close(TSoftmaxWarper(1.5)(NONE, x).softmax(-1), t_softmax(x, 1.5))

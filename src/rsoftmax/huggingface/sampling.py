@@ -19,14 +19,14 @@ class TSoftmaxWarper(LogitsProcessor):
     those of min-p end abruptly.
 
     Args:
-        t: how far below the best score the edge is, above 0.
+        t: how far below the best score the edge is, above 0; ``math.inf`` gives softmax.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
+        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
-        >>> TSoftmaxWarper(2.0)(None, scores).softmax(-1)
+        >>> TSoftmaxWarper(2.0)(None, scores).exp()
         tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
 
     A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best.
@@ -40,13 +40,14 @@ class TSoftmaxWarper(LogitsProcessor):
         self.t = float(t)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the weights; only those of tokens that are kept are computed."""
+        """The logarithms of the probabilities; only those of tokens that are kept are computed."""
         x = scores.float()
-        edge = x.amax(-1, keepdim=True) - self.t
-        kept = (x > edge).flatten().nonzero()[:, 0]
-        best, edges = x.flatten()[kept], edge.flatten()[kept // x.shape[-1]]
-        weights = best + (best - edges).log()
-        return torch.full_like(x, -torch.inf).flatten().index_copy_(0, kept, weights).view_as(x)
+        below = (x - x.amax(-1, keepdim=True)).flatten()  # 0 for the best token, which is kept for any t
+        kept = (below > -self.t).nonzero()[:, 0]
+        weights, rows = below[kept] + (below[kept] / self.t).log1p(), kept // x.shape[-1]
+        sums = x.new_zeros(x.numel() // x.shape[-1]).index_add_(0, rows, weights.exp())
+        log_p = weights - sums.log()[rows]
+        return torch.full_like(below, -torch.inf).index_copy_(0, kept, log_p).view_as(x)
 
 
 class RSoftmaxWarper(LogitsProcessor):
@@ -59,11 +60,11 @@ class RSoftmaxWarper(LogitsProcessor):
         r: the share of tokens that get nothing, in [0, 1]; of those that other processors have left.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the weights, ``-inf`` for what gets nothing.
+        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
-        >>> RSoftmaxWarper(k=2)(None, scores).softmax(-1)
+        >>> RSoftmaxWarper(k=2)(None, scores).exp()
         tensor([[0.8908, 0.1092, 0.0000, 0.0000],
                 [0.8808, 0.1192, 0.0000, 0.0000]])
 
@@ -82,7 +83,7 @@ class RSoftmaxWarper(LogitsProcessor):
         self.k, self.r = k, r
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the weights."""
+        """The logarithms of the probabilities."""
         x = scores.float()
         if self.k is None:
             return r_softmax(x, float(self.r or 0.0)).log_()
@@ -90,13 +91,13 @@ class RSoftmaxWarper(LogitsProcessor):
         if left.min() > self.k:
             best, places = x.topk(self.k + 1, -1)
             if (best[..., 0] > best[..., -1]).all():
-                return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_weights(best, left))
+                return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_p(best, left))
         return r_softmax(x, (left - self.k).clamp(min=0).double() / left).log_()
 
 
-def _log_weights(best: Tensor, left: Tensor) -> Tensor:
+def _log_p(best: Tensor, left: Tensor) -> Tensor:
     """Of the k highest scores, from the k + 1 highest of each row: the quantile lies between the last two of these."""
     k = best.shape[-1] - 1
     kept, last, below = best[..., :-1], best[..., -2:-1], best[..., -1:]
     quantile = below + (last - below) * (k / left)
-    return kept + (kept - quantile).log()
+    return (kept + (kept - quantile).log()).log_softmax(-1)
