@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 ROWS = [(text, ";".join(labels), index % 3, index % 2) for index, (text, labels) in enumerate(zip(TEXTS, LABELS))] * 5  # noqa: B905
 
 
-def rsoftmax(*words: object, code: int = 0, typed: str | None = None) -> str:
+def rsoftmax(*words: object, code: int = 0, typed: str | bytes | None = None) -> str:
     done = CliRunner().invoke(app, list(map(str, words)), input=typed)
     assert done.exit_code == code, done.output
     return re.sub(r"[\s│]+", " ", done.output) if code else done.stdout
@@ -117,6 +117,11 @@ def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(picture_encoder:
     assert said[0].startswith("0.png: ")
     assert len(list((tmp_path / "shown").iterdir())) == 12
     assert "only pictures can be shown" not in said
+    (folder / "bad.png").write_bytes(b"no picture")
+    shown = ("--skip-bad", "--show", tmp_path / "again")
+    answers = rsoftmax("predict", tmp_path / "model", folder, "--json", *shown).splitlines()
+    assert [json.loads(line)["item"] for line in answers] == sorted(f"{index}.png" for index in range(12))
+    (folder / "bad.png").unlink()
     (folder / "3.png").write_bytes(b"no picture")
     refused = rsoftmax("train", folder, *words[:-1], tmp_path / "other", code=2)
     assert "labels.jsonl, row 4: " in refused
@@ -163,6 +168,12 @@ BAD: dict[str, tuple[str, str, str]] = {
         '{"text": "a", "labels": {"x": 1}}\n',
         "row 1: 'labels' must be a list of labels",
     ),
+    "a column twice": ("t.csv", "text,text,labels\na,b,c\n", "the header names 2 columns 'text'; rename all but one"),
+    "half a character": (
+        "t.jsonl",
+        '{"text": "\\ud800", "labels": ["x"]}\n',
+        "t.jsonl, row 1: '\\ud800' is no Unicode",
+    ),
     "damaged": ("t.parquet", "PAR1", "it is no Parquet file, or damaged"),
     "unknown ending": ("t.xlsx", "", "it must end in .csv, .tsv, .jsonl, .parquet"),
 }
@@ -176,6 +187,67 @@ def test_a_bad_table_is_refused_and_nothing_is_written(name: str, text_encoder: 
     said = rsoftmax("train", tmp_path / file, *words, code=2)
     assert message in said
     assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize("number", ["nan", "-inf", "1e39", "", "True", f"1{400 * '0'}"])
+def test_a_number_that_is_none_is_named_with_its_row(number: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"u,labels\n1,a\n{number},b\n")
+    words: list[Any] = ["--features", "u", "--labels", "labels", "--out", tmp_path / "out"]
+    assert "t.csv, row 2: 'u' must be a number, got" in rsoftmax("train", tmp_path / "t.csv", *words, code=2)
+    if number.isdigit():
+        (tmp_path / "t.jsonl").write_text(f'{{"u": {number}, "labels": "a"}}\n')
+        assert "t.jsonl, row 1: 'u' must be a number, got" in rsoftmax("train", tmp_path / "t.jsonl", *words, code=2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_labels_in_lists_and_in_texts_are_the_same_labels(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"labels": [" a", "", "b "]}\n{"labels": " a;;b "}\n')
+    assert read(tmp_path / "t.jsonl").labels("labels", ";") == [["a", "b"], ["a", "b"]]
+
+
+def test_options_that_would_have_no_effect_are_refused(
+    model: Path, table: Path, text_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
+    texts: list[Any] = ["--text", "text", "--encoder", text_encoder, *words]
+    assert "above 0, with --finetune only" in rsoftmax("train", table, *texts, "--epochs", 2, code=2)
+    for epochs in (0, -1, "nan", "inf"):
+        refused = rsoftmax("train", table, *texts, "--finetune", f"--epochs={epochs}", code=2)
+        assert "above 0, with --finetune only" in refused
+    assert "only texts have tokens" in rsoftmax("train", table, "--features", "u", *words, "--max-tokens", 9, code=2)
+    assert "separator of labels is empty" in rsoftmax("train", table, *texts, "--separator", "", code=2)
+    assert "separator of labels is empty" in rsoftmax("evaluate", model, table, "--separator", "", code=2)
+    assert "for --picture" in rsoftmax("evaluate", model, table, "--picture", "scores.gif", code=2)
+    assert "LabelModel is no encoder" in rsoftmax("train", table, *texts, "--encoder", model, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_after_all_is_told(table: Path, text_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"{'x' * 250}"  # a name that is long enough for none beside it
+    for words in (["--text", "text", "--encoder", text_encoder], ["--features", "u"]):
+        said = rsoftmax("train", table, *words, "--labels", "labels", "--out", out, code=2)
+        assert "for --out" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("so happy")
+    assert "notes.txt is a file; name one table alone" in rsoftmax("predict", model, tmp_path / "notes.txt", code=2)
+    assert "rows.csv is a file; name one table alone" in rsoftmax("predict", model, table, table, code=2)
+    assert "byte 8 is no UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
+    assert "row 1: '\\udcff' is no Unicode" in rsoftmax("predict", model, "\udcff", code=2)
+    assert len(rsoftmax("predict", model, "happy " * 1000).splitlines()) == 1
+
+
+def test_a_table_of_answers_separates_labels_as_the_table_of_training(table: Path, tmp_path: Path) -> None:
+    rows = [(text, labels.replace(";", "|").replace("joy", "joy; bliss"), *rest) for text, labels, *rest in ROWS]
+    write_csv(tmp_path / "t.csv", [("text", "labels", "u", "v"), *rows])
+    words = ["--features", "u,v", "--labels", "labels", "--separator", "|", "--out", tmp_path / "model"]
+    rsoftmax("train", tmp_path / "t.csv", *words)
+    answers = list(csv.DictReader(io.StringIO(rsoftmax("predict", tmp_path / "model", tmp_path / "t.csv", "--csv"))))
+    assert {name for row in answers for name in row["labels"].split("|") if name} == {"anger", "joy; bliss", "love"}
 
 
 def test_mistakes_in_options_are_answered(

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from encoders import LABELS, NAMES, TEXTS
-from PIL import Image
+from PIL import ExifTags, Image
 from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_score
 from torch.testing import assert_close
@@ -313,6 +313,100 @@ def test_bad_items_and_labels_are_refused_with_their_row(trained: LabelModel, te
             LabelModel.from_encoder(text_encoder, labels)  # type: ignore[arg-type]
 
 
+def test_labels_that_are_none_or_no_numbers_of_0_and_1_are_refused(trained: LabelModel) -> None:
+    with pytest.raises(ValueError, match=r"row 2: its labels are None; write a list of names, \[\] for none"):
+        trained.evaluate(["a", "b"], [["joy"], None])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"labels must be 0 or 1, or NaN where a label is not known; got 2.0"):
+        trained.evaluate(["a"], torch.tensor([[0.0, 1.0, 2.0]]))
+
+
+class Column:
+    """Like a column of pandas after rows were chosen: its own numbers are the index, and lists are objects."""
+
+    dtype = np.dtype(object)
+
+    def __init__(self, cells: list[Any]) -> None:
+        self.cells = cells
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __iter__(self) -> Any:
+        return iter(self.cells)
+
+    def __getitem__(self, index: int) -> Any:
+        return dict(enumerate(self.cells, 100))[index]
+
+
+@pytest.mark.parametrize("settings", [QUICK, {"finetune": True, "epochs": 1, "progress": False}])
+def test_columns_of_pandas_are_taken_as_lists_are(settings: dict[str, Any], text_encoder: Path) -> None:
+    texts: Any = Column(MANY)
+    labels: Any = Column(OF_MANY)
+    model = LabelModel.from_encoder(text_encoder, NAMES).fit(texts, labels, **settings)
+    assert model.scores["rows"] == (4 if "finetune" in settings else len(MANY))
+    assert model.predict(texts) == model.predict(MANY)
+    assert model.evaluate(texts, labels).as_dict() == model.evaluate(MANY, OF_MANY).as_dict()
+
+
+def test_what_is_no_picture_is_refused_and_a_turned_one_turned(picture_encoder: Path, tmp_path: Path) -> None:
+    items, names = pictures()
+    model = LabelModel.from_encoder(picture_encoder, ["blue", "red"]).fit(items, names, **QUICK)
+    with pytest.raises(TypeError, match=r"one picture was given in place of a list of pictures; write \['a.png'\]"):
+        model.predict("a.png")
+    for wrong in (None, b"bytes", [[0, 0, 0]]):
+        with pytest.raises(TypeError, match="row 2: a picture is wanted, got"):
+            model.predict([items[0], wrong])
+    exif, half = Image.Exif(), Image.new("RGB", (40, 20), (200, 0, 0))
+    exif[ExifTags.Base.Orientation] = 6
+    half.paste((0, 0, 200), (0, 0, 20, 20))
+    half.save(tmp_path / "turned.png", exif=exif)
+    with Image.open(tmp_path / "turned.png") as opened:
+        assert model.predict([opened], every_label=True) == model.predict([tmp_path / "turned.png"], every_label=True)
+
+
+def test_rows_of_a_table_must_be_finite_numbers_of_every_feature() -> None:
+    rows, labels = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+    model = TableModel.fit(rows, labels, ["u", "v"], nets=2, epochs=2)
+    assert model.predict([]) == []
+    for number in (float("nan"), float("inf"), 1e39):
+        with pytest.raises(ValueError, match=r"row 2: 'v' is (nan|inf); a finite float32 is wanted"):
+            model.predict([[1.0, 0.0], [1.0, number]])
+        with pytest.raises(ValueError, match=r"row 28: 'v' is (nan|inf); a finite float32 is wanted"):
+            TableModel.fit([*rows, [1.0, number]], [*labels, ["a"]], ["u", "v"])
+    for wrong in ([["a", "b"]], [[None, 1.0]], [[1.0, 2.0], [1.0]]):
+        with pytest.raises(ValueError, match="TableModel: rows must be lists of 2 numbers"):
+            model.predict(wrong)
+    with pytest.raises(ValueError, match=r"a row has 1 features, \['u'\]; got 2"):
+        TableModel.fit(rows, labels, ["u"])
+    with pytest.raises(ValueError, match="no row has a label"):
+        TableModel.fit(rows, [[]] * 27, ["u", "v"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens must be a whole number from 4 on, got -1"),
+        ({"max_tokens": "many"}, "max_tokens must be a whole number from 4 on, got 'many'"),
+        ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "labels must be names, each once"),
+        ({"id2label": {"0": "a", "1": "b", "2": None}}, "labels must be names, each once"),
+    ],
+)
+def test_settings_that_were_changed_for_wrong_ones_are_refused(
+    wrong: dict[str, Any], message: str, trained: LabelModel, tmp_path: Path
+) -> None:
+    trained.save_pretrained(tmp_path / "model")
+    settings = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps({**settings, **wrong}))
+    with pytest.raises(ValueError, match=f"is damaged: LabelModel: {message}"):
+        LabelModel.from_pretrained(tmp_path / "model")
+
+
+def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Path) -> None:
+    for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match="fine-tuning: epochs must be above 0 and batch_size from 1 on"):
+            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, progress=False, **wrong)
+
+
 def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, picture_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it is no folder, and a hub id is OWNER/NAME"):
         LabelModel.from_encoder("nowhere", NAMES)
@@ -320,6 +414,9 @@ def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, picture_en
         LabelModel.from_encoder(tmp_path, NAMES)
     with pytest.raises(ValueError, match="no pooling is called 'max'; there are 'mean', 'cls', 'pooled'"):
         LabelModel.from_encoder(text_encoder, NAMES, pooling="max")
+    for max_tokens in (0, 3, -1):
+        with pytest.raises(ValueError, match=f"max_tokens must be a whole number from 4 on, got {max_tokens}"):
+            LabelModel.from_encoder(text_encoder, NAMES, max_tokens=max_tokens)
 
 
 def test_a_folder_of_two_models_or_of_another_one_is_refused(

@@ -6,12 +6,15 @@ The only file that knows pyarrow, which reads Parquet: ``pip install 'rsoftmax[p
 import csv
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 __all__ = ["READERS", "Table", "read"]
+
+LARGEST = 3.4e38  # in float32
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Table:
         """A column of texts."""
         for row, cell in enumerate(self.column(name), 1):
             if not isinstance(cell, str):
-                raise self.error(row, f"{name!r} must be a text, got {cell!r}")
+                raise self.error(row, f"{name!r} must be a text, got {cell!r}; fill it in, or leave the row out")
         return self.column(name)
 
     def files(self, name: str) -> list[Path]:
@@ -57,6 +60,8 @@ class Table:
 
     def labels(self, name: str, separator: str) -> list[list[str]]:
         """A column of labels: lists, or texts in which a separator stands between them; an empty cell has none."""
+        if not separator:
+            raise ValueError("the separator of labels is empty; name what stands between them, say ';'")
         return [self._labels(row, name, cell, separator) for row, cell in enumerate(self.column(name), 1)]
 
     def error(self, row: int, what: str) -> ValueError:
@@ -66,19 +71,20 @@ class Table:
     def _number(self, row: int, name: str, cell: Any) -> float:
         try:
             number = float(cell)
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             number = math.nan
-        if not math.isfinite(number):
-            raise self.error(row, f"{name!r} must be a number, got {cell!r}; fill it in, or leave the row out")
+        if not abs(number) <= LARGEST:
+            raise self.error(
+                row, f"{name!r} must be a number, got {cell!r}; fill in one up to {LARGEST}, or leave the row out"
+            )
         return number
 
     def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
         if cell is None or (isinstance(cell, float) and math.isnan(cell)):
             return []
-        if isinstance(cell, str):
-            return [label.strip() for label in cell.split(separator) if label.strip()]
-        if isinstance(cell, list) and all(isinstance(label, str) for label in cell):
-            return list(cell)
+        labels = cell.split(separator) if isinstance(cell, str) else cell
+        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
+            return [label.strip() for label in labels if label.strip()]
         raise self.error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
 
 
@@ -123,10 +129,17 @@ def _separated(path: Path, **form: Any) -> dict[str, list[Any]]:
         rows = csv.reader(file, **form)
         try:
             header = next(rows, [])
+            _check_header(path, header)
             cells = [_whole(path, number, row, header) for number, row in enumerate(filter(None, rows), 1)]
         except csv.Error as error:
             raise ValueError(f"{path}, line {rows.line_num}: {error}; is a quotation mark open?") from None
     return {name: list(column) for name, column in zip(header, zip(*cells, strict=True), strict=False)}
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    for name, times in Counter(filter(None, header)).items():
+        if times > 1:
+            raise ValueError(f"{path}: the header names {times} columns {name!r}; rename all but one")
 
 
 def _whole(path: Path, number: int, row: list[str], header: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ try:
 except ImportError as missing:
     raise ImportError(f"rsoftmax.pictures needs {missing.name}: pip install 'rsoftmax[images]'") from missing
 
-__all__ = ["ENDINGS", "BadPictureError", "File", "open_picture"]
+__all__ = ["ENDINGS", "BadPictureError", "File", "open_picture", "upright"]
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 File = Path | Callable[[], bytes]
@@ -37,7 +37,7 @@ def open_picture(file: File, name: str) -> Image.Image:
         with Image.open(_stored(file)) as picture:
             if picture.mode not in ("RGB", "L"):
                 raise BadPictureError(f"{name}: its mode is {picture.mode}; convert it to RGB, or leave it out")
-            return ImageOps.exif_transpose(picture).convert("RGB")
+            return upright(picture)
     except FileNotFoundError:
         raise BadPictureError(f"{name}: the file does not exist") from None
     except (BadPictureError, MemoryError):
@@ -45,6 +45,11 @@ def open_picture(file: File, name: str) -> Image.Image:
     except Exception as error:  # a damaged file makes Pillow raise errors of many kinds, struct.error and KeyError too
         reason = "it is not a picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise BadPictureError(f"{name}: cannot be read: {reason or type(error).__name__}") from None
+
+
+def upright(picture: Image.Image) -> Image.Image:
+    """The picture in RGB, turned as its camera says."""
+    return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 def _stored(file: File) -> Path | BytesIO:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsoftmax.cli.arguments import picture as checked_picture
-from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, told
+from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, separator_of, told
 
 if TYPE_CHECKING:
     from rsoftmax.multilabel import Evaluation
@@ -25,7 +25,7 @@ def evaluate(
     """Compare a model's labels with those of a table: every F1, each label, calibration."""
     from rsoftmax.data_files import read
 
-    path = None if picture is None else checked_picture(picture)
+    path = None if picture is None else checked_picture(picture, "--picture")
     with told("MODEL"):
         loaded = load(model)
     what = role(loaded)
@@ -33,7 +33,8 @@ def evaluate(
     with told("DATA"):
         table = read(data)
         items = items_of(table, what, column)
-        truth = table.labels(column_for(loaded, "labels", labels), separator or loaded.columns.get("separator", ";"))
+        separator = separator_of(loaded) if separator is None else separator
+        truth = table.labels(column_for(loaded, "labels", labels), separator)
     cut_notice(loaded, items)
     with rows_told(table, items):
         scores = loaded.evaluate(items, truth, progress=not json)

@@ -57,6 +57,11 @@ def column_for(model: "AnyModel", what: str, given: str | None) -> str:
     return column
 
 
+def separator_of(model: "AnyModel") -> str:
+    """What stood between the labels of a cell in training."""
+    return model.columns.get("separator", ";")
+
+
 @contextmanager
 def told(hint: str) -> Iterator[None]:
     """Show an error of the library as that of an argument, in place of a traceback."""

@@ -38,7 +38,7 @@ def openable(paths: list[Path], skip_bad: bool) -> Openable:
             if not skip_bad:
                 raise typer.BadParameter(f"{error}; --skip-bad goes on without it", param_hint="PICTURES") from None
     if len(kept) < len(paths):
-        typer.echo(f"left out: {len(paths) - len(kept)} of {len(paths)} pictures, which cannot be opened")
+        typer.echo(f"left out: {len(paths) - len(kept)} of {len(paths)} pictures, which cannot be opened", err=True)
     return Openable(kept, [path.name for path in kept])
 
 

@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Iterator
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, told
+from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, separator_of, told
 
 if TYPE_CHECKING:
     from rsoftmax.cli.label_models import AnyModel
@@ -20,6 +21,20 @@ class Asked(NamedTuple):
     items: list[Any]
     names: list[str]
     table: "Table | None" = None
+
+
+class Form(NamedTuple):
+    """How answers are printed.
+
+    Attributes:
+        name: "text", "json" or "csv".
+        separator: what stands between the labels of a cell.
+        columns: the labels that have a column of probabilities each; None: one column names those that are answered.
+    """
+
+    name: str
+    separator: str
+    columns: list[str] | None
 
 
 def predict(
@@ -58,13 +73,16 @@ def predict(
         drawings = targets(data, asked.items, show)
     cut_notice(loaded, asked.items)
     found = _found(loaded, asked, every_label)
-    for line in _lines(asked.names, found, "json" if json else "csv" if csv else "text", loaded.names, every_label):
+    form = Form(
+        "json" if json else "csv" if csv else "text", separator_of(loaded), loaded.names if every_label else None
+    )
+    for line in _lines(asked.names, found, form):
         typer.echo(line)
     if show is not None and found:
         from rsoftmax.cli.pictures import draw
 
         draw(asked.items, found, drawings)
-        typer.echo(f"wrote {show}")
+        typer.echo(f"wrote {show}", err=json or csv)
 
 
 def _asked(model: "AnyModel", data: list[str], columns: dict[str, str | None]) -> Asked:
@@ -80,12 +98,29 @@ def _asked(model: "AnyModel", data: list[str], columns: dict[str, str | None]) -
     if what == "features":
         raise typer.BadParameter(f"rows come from a table: {', '.join(READERS)}", param_hint="DATA")
     if what == "text":
-        texts = [line.rstrip("\r\n") for line in sys.stdin] if data == ["-"] else data
+        with told("DATA"):
+            texts = _typed() if data == ["-"] else _no_files(data)
         return Asked(texts, texts)
     from rsoftmax.cli.pictures import pictures
 
     paths = [path for place in data for path in pictures(Path(place))]
     return Asked(paths, [path.name for path in paths])
+
+
+def _typed() -> list[str]:
+    """The lines of the standard input."""
+    try:
+        return [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the standard input: byte {error.start} is no {error.encoding.upper()}; convert it") from None
+
+
+def _no_files(texts: list[str]) -> list[str]:
+    """The texts, if none of them is the name of a file, whose content would not be read."""
+    for text in texts:
+        if isfile(text):  # unlike Path.is_file, False for a text that is too long for a name
+            raise ValueError(f"{text} is a file; name one table alone, or give texts, a line each: - < {text}")
+    return texts
 
 
 def _is_path(word: str) -> bool:
@@ -100,23 +135,20 @@ def _found(model: "AnyModel", asked: Asked, every_label: bool) -> list[dict[str,
         return model.predict(asked.items, every_label=every_label)
 
 
-def _lines(
-    names: list[str], found: list[dict[str, float]], form: str, labels: list[str], every_label: bool
-) -> Iterator[str]:
+def _lines(names: list[str], found: list[dict[str, float]], form: Form) -> Iterator[str]:
     """What is printed, item by item."""
     from rsoftmax.printable import printable, readable
 
-    if form == "csv":
-        yield _csv_line(["item", *labels] if every_label else ["item", "labels"])
+    if form.name == "csv":
+        yield _csv_line(["item", *(form.columns or ["labels"])])
     for name, row in zip(names, found, strict=True):
-        if form == "json":
+        if form.name == "json":
             from json import dumps
 
             yield dumps({"item": name, "labels": row}, ensure_ascii=False)
-        elif form == "csv":
-            yield _csv_line(
-                [name, *(f"{row[label]:.6f}" for label in labels)] if every_label else [name, ";".join(row)]
-            )
+        elif form.name == "csv":
+            every = [f"{row[label]:.6f}" for label in form.columns or []]
+            yield _csv_line([name, *(every or [form.separator.join(row)])])
         else:
             listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in row.items())
             yield f"{printable(name)}: {listed or 'no label'}"

@@ -1,6 +1,7 @@
 """``rsoftmax train``."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,17 +36,14 @@ def train(
     ] = False,
     epochs: Annotated[float | None, typer.Option(help="Passes over the rows in fine-tuning, at most.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=4, help="Tokens that are read of a text.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn.")] = 0,
 ) -> None:
     """Learn the labels of texts, pictures or rows from a table, and save a model that predicts them."""
     from rsoftmax.data_files import read
     from rsoftmax.folders import check_place
 
     what, column = _one_of({"text": text, "image": image, "features": features})
-    if average not in AVERAGES:
-        raise typer.BadParameter(f"{average!r} is none of {', '.join(AVERAGES)}", param_hint="--average")
-    if (finetune or encoder) and what == "features":
-        raise typer.BadParameter("a table of numbers has no encoder", param_hint="--encoder, --finetune")
+    _check_options(what, encoder, average, finetune, epochs, max_tokens)
     with told("--out"):
         check_place(out)
     with told("DATA"):
@@ -57,7 +55,8 @@ def train(
         with rows_told(table, items):
             model = _table_model(items, found, column, names, average, seed)
         model.columns.update(columns)
-        model.save(out)
+        with told("--out"):
+            model.save(out)
     else:
         with told("--encoder"):
             model = _label_model(encoder or ENCODERS[what], what, names, average, max_tokens)
@@ -69,7 +68,8 @@ def train(
             settings |= {} if epochs is None else {"epochs": epochs}
         with rows_told(table, items), _stoppable(finetune):
             model.fit(items, found, finetune=finetune, seed=seed, **settings)
-        model.save_pretrained(out)
+        with told("--out"):
+            model.save_pretrained(out)
         if finetune:
             _remove(settings["checkpoints"])
     _report(model, out)
@@ -82,6 +82,20 @@ def _one_of(given: dict[str, str | None]) -> tuple[str, str]:
         wanted = " or ".join(f"--{what}" for what in INPUTS)
         raise typer.BadParameter(f"say what the labels are of: one of {wanted}", param_hint=wanted)
     return chosen[0]
+
+
+def _check_options(
+    what: str, encoder: str | None, average: str, finetune: bool, epochs: float | None, max_tokens: int | None
+) -> None:
+    """Refuse options that are wrong, or that would have no effect."""
+    if average not in AVERAGES:
+        raise typer.BadParameter(f"{average!r} is none of {', '.join(AVERAGES)}", param_hint="--average")
+    if (finetune or encoder) and what == "features":
+        raise typer.BadParameter("a table of numbers has no encoder", param_hint="--encoder, --finetune")
+    if epochs is not None and not (finetune and 0 < epochs < math.inf):
+        raise typer.BadParameter("a number above 0, with --finetune only", param_hint="--epochs")
+    if max_tokens is not None and what != "text":
+        raise typer.BadParameter("only texts have tokens", param_hint="--max-tokens")
 
 
 def _names(table: "Table", found: list[list[str]], column: str, separator: str) -> list[str]:

@@ -64,6 +64,10 @@ def finetune(
     Returns:
         What the rows held out say about the model.
     """
+    if not (0 < epochs < math.inf and batch_size >= 1):
+        raise ValueError(
+            f"fine-tuning: epochs must be above 0 and batch_size from 1 on, got {epochs!r} and {batch_size!r}"
+        )
     train, held = ((items, truth), held) if held is not None else split(items, truth, seed)
     set_seed(seed)
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Texts and pictures on their way into an encoder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,18 @@ class Inputs:
     def __init__(self, processor: Any, takes: str, max_tokens: int | None) -> None:
         self.processor, self.takes, self.max_tokens = processor, takes, max_tokens
 
-    def check(self, items: Sequence[Any]) -> None:
-        """Refuse what is no list of texts, or of pictures."""
-        if self.takes == PICTURES:
-            return
-        if isinstance(items, str):
-            raise TypeError(f"one text was given in place of a list of texts; write [{items[:20]!r}]")
-        for row, item in enumerate(items):
-            if not isinstance(item, str):
-                raise TypeError(f"row {row + 1}: a text is wanted, got {item!r}, a {type(item).__name__}")
+    def checked(self, items: Iterable[Any]) -> list[Any]:
+        """The items as a list; what is none of texts, or of pictures, is refused."""
+        kind, fits = ("text", _is_text) if self.takes == TEXTS else ("picture", _is_picture)
+        if isinstance(items, str | Path):
+            raise TypeError(f"one {kind} was given in place of a list of {kind}s; write [{str(items)[:20]!r}]")
+        found = list(items)
+        for row, item in enumerate(found, 1):
+            if not fits(item):
+                raise TypeError(f"row {row}: a {kind} is wanted, got {item!r:.80}, a {type(item).__name__}")
+            if self.takes == TEXTS and not _is_unicode(item):
+                raise ValueError(f"row {row}: {item!r:.80} is no Unicode: it holds a surrogate; save it as UTF-8")
+        return found
 
     def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
         """The tensors of a few items."""
@@ -60,13 +63,28 @@ class Inputs:
         return [place for place, ids in zip(long, tokens, strict=True) if len(ids) > self.max_tokens]
 
 
-def _picture(one: Any) -> Any:
-    """A picture of Pillow as it is; a path opened."""
-    if not isinstance(one, str | Path):
-        return one.convert("RGB")
-    from rsoftmax.pictures import open_picture
+def _is_text(item: Any) -> bool:
+    return isinstance(item, str)
 
-    return open_picture(Path(one), str(one))
+
+def _is_picture(item: Any) -> bool:
+    """Whether it is a path, or a picture of Pillow."""
+    return isinstance(item, str | Path) or hasattr(item, "getexif")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _picture(one: Any) -> Any:
+    """A path opened; a picture of Pillow made what a path to it would have given."""
+    from rsoftmax.pictures import open_picture, upright
+
+    return open_picture(Path(one), str(one)) if isinstance(one, str | Path) else upright(one)
 
 
 def blank(takes: str) -> list[Any]:

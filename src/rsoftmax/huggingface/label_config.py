@@ -8,6 +8,14 @@ from rsoftmax import __version__
 from rsoftmax.huggingface.pooling import check_pooling
 from rsoftmax.huggingface.saving import ENTRY
 
+FEWEST = 4  # tokens of a text: two words between the marks of its beginning and end
+
+
+def check_tokens(max_tokens: int | None) -> None:
+    """Raise unless a text can be cut after so many tokens."""
+    if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= FEWEST):
+        raise ValueError(f"LabelModel: max_tokens must be a whole number from {FEWEST} on, got {max_tokens!r}")
+
 
 class LabelModelConfig(PreTrainedConfig):
     """An encoder with a head for labels.
@@ -43,6 +51,7 @@ class LabelModelConfig(PreTrainedConfig):
         **rest: Any,
     ) -> None:
         check_pooling(pooling)
+        check_tokens(max_tokens)
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.features, self.hidden = pooling, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens

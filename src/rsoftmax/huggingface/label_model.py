@@ -14,7 +14,7 @@ from rsoftmax.folders import CARD, check_hashes, hashes, settings_of, written
 from rsoftmax.huggingface import encoder as encoders
 from rsoftmax.huggingface.adapter import ModelOutput, quiet
 from rsoftmax.huggingface.inputs import Inputs, blank, stacked
-from rsoftmax.huggingface.label_config import LabelModelConfig
+from rsoftmax.huggingface.label_config import LabelModelConfig, check_tokens
 from rsoftmax.huggingface.pooling import POOLINGS, check_pooling
 from rsoftmax.huggingface.weights_file import check_report, check_shapes
 from rsoftmax.model_card import model_card
@@ -103,6 +103,7 @@ class LabelModel(Labeller, PreTrainedModel):
             head: further settings of the head: rate, loss, beta, at_least, at_most.
         """
         names = _checked_names(labels)
+        check_tokens(max_tokens)
         network, processor, missing = encoders.load(str(source))
         takes = network.main_input_name
         pooling = pooling or ("mean" if takes == encoders.TEXTS else "pooled")
@@ -215,7 +216,7 @@ class LabelModel(Labeller, PreTrainedModel):
     def embed(self, items: Sequence[Any], *, batch_size: int = BATCH, progress: bool = False) -> Tensor:
         """The features of texts or pictures, [items, features], on the CPU."""
         inputs = self.inputs
-        inputs.check(items)
+        items = inputs.checked(items)
         self.train(False)
         with tqdm(total=len(items), unit="items", desc="reading", disable=not progress) as bar:
 
@@ -280,18 +281,20 @@ class LabelModel(Labeller, PreTrainedModel):
 
         Needs ``pip install 'rsoftmax[sklearn]'`` unless ``finetune``.
         """
-        truth = indicator(labels, self.names)
-        check_lengths(items, truth)
-        held = None if validation is None else (validation[0], indicator(validation[1], self.names))
-        if held is not None:
-            check_lengths(*held)
-        self.inputs.check(items)
+        items, truth = self._pairs(items, labels)
+        held = None if validation is None else self._pairs(*validation)
         if finetune:
             from rsoftmax.huggingface.finetuning import finetune as train
         else:
             from rsoftmax.huggingface.frozen import fit_head as train
         self.learned(train(self, items, truth, held, progress=progress, seed=seed, **settings))
         return self
+
+    def _pairs(self, items: Sequence[Any], labels: Labels) -> tuple[list[Any], Tensor]:
+        """Items and their labels [items, K], checked."""
+        found, truth = self.inputs.checked(items), indicator(labels, self.names)
+        check_lengths(found, truth)
+        return found, truth
 
     def _card(self) -> str:
         texts, config = self.config.max_tokens is not None, self.config
@@ -347,6 +350,8 @@ def _size(network: PreTrainedModel, processor: Any, pooling: str, max_tokens: in
     answer = network(**tensors)
     if pooling == "pooled" and getattr(answer, "pooler_output", None) is None:
         raise ValueError(f"{type(network).__name__} pools no features; pooling='mean' or 'cls' will do")
+    if pooling != "pooled" and getattr(answer, "last_hidden_state", None) is None:
+        raise ValueError(f"{type(network).__name__} is no encoder: it has no states of tokens; take one like BERT")
     return POOLINGS[pooling](answer, tensors.get("attention_mask")).shape[-1]
 
 
@@ -358,7 +363,9 @@ def _check(kind: type[LabelModel], folder: Path) -> None:
     try:
         check_hashes(folder, settings.get("files") or {})
         with quiet():
-            check_shapes(lambda: kind(LabelModelConfig.from_dict(settings)), folder)
+            config = LabelModelConfig.from_dict(settings)
+            _checked_names(config.names)
+            check_shapes(lambda: kind(config), folder)
     except Exception as error:  # whatever settings that were changed by hand make torch and transformers raise
         raise ValueError(f"{folder} is damaged: {error}") from None
 

@@ -93,16 +93,20 @@ def indicator(labels: Labels, names: Sequence[str]) -> Tensor:
                 [1., 1.],
                 [0., 0.]])
     """
-    if not isinstance(labels, Sequence):
+    if not isinstance(labels, Sequence) and str(getattr(labels, "dtype", "")) != "object":  # as pandas has lists
         matrix = torch.as_tensor(labels, dtype=torch.float32)
         if matrix.ndim != 2 or matrix.shape[1] != len(names):
             raise ValueError(f"labels must be names or a matrix [items, {len(names)}], got {[*matrix.shape]}")
+        if (wrong := matrix[(matrix != 0) & (matrix != 1) & ~matrix.isnan()]).numel():
+            raise ValueError(f"labels must be 0 or 1, or NaN where a label is not known; got {wrong[0].item()}")
         return matrix
     columns = {name: column for column, name in enumerate(names)}
     matrix = torch.zeros(len(labels), len(names))
     for row, found in enumerate(labels):
         if isinstance(found, str):
             raise ValueError(f"row {row + 1}: its labels are the text {found!r}; write a list of names, [{found!r}]")
+        if not isinstance(found, Collection):
+            raise ValueError(f"row {row + 1}: its labels are {found!r}; write a list of names, [] for none")
         for name in found:
             if name not in columns:
                 raise ValueError(f"row {row + 1}: the label {name!r} is none of the model's: {', '.join(names)}")

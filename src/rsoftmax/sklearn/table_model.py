@@ -92,7 +92,10 @@ class TableModel(Labeller, nn.Module):
         found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
         check_lengths(rows, truth)
-        model = SparseLabelClassifier(average=average, **settings).fit(torch.tensor(rows).numpy(), targets_of(truth))
+        if not found:
+            raise ValueError("TableModel: no row has a label; there must be one at least")
+        x = _numbers(rows, features)
+        model = SparseLabelClassifier(average=average, **settings).fit(x.numpy(), targets_of(truth))
         return cls.of(model, features, found)
 
     @classmethod
@@ -145,9 +148,7 @@ class TableModel(Labeller, nn.Module):
     @torch.inference_mode()
     def outputs(self, items: Sequence[Sequence[float]], *, progress: bool = False) -> Output:
         """What the model says of rows, decoded."""
-        x = torch.as_tensor(items, dtype=torch.float32).reshape(len(items), -1)
-        if x.shape[1] != len(self.features):
-            raise ValueError(f"TableModel: a row has {len(self.features)} features, {self.features}; got {x.shape[1]}")
+        x = _numbers(items, self.features)
         prepared = torch.cat([self.preparation(part) for part in x.split(ROWS_AT_ONCE)])
         output: Output = self.network(prepared)
         return output
@@ -183,3 +184,18 @@ class TableModel(Labeller, nn.Module):
         use = USE.format(row=", ".join("0.0" for _ in self.features))
         what = f"{what} {len(self.names)} labels, each with its probability."
         return model_card("rsoftmax", "rows of a table", what, use, self.settings["scores"])
+
+
+def _numbers(rows: Sequence[Sequence[float]], features: Sequence[str]) -> Tensor:
+    """Rows as a tensor [rows, features]; what is not finite, or of another length, is refused."""
+    if not len(rows):
+        return torch.zeros(0, len(features))
+    try:
+        x = torch.as_tensor(rows, dtype=torch.float32).reshape(len(rows), -1)
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"TableModel: rows must be lists of {len(features)} numbers: {error}") from None
+    if x.shape[1] != len(features):
+        raise ValueError(f"TableModel: a row has {len(features)} features, {list(features)}; got {x.shape[1]}")
+    for row, column in (~x.isfinite()).nonzero().tolist():
+        raise ValueError(f"row {row + 1}: {features[column]!r} is {x[row, column]}; a finite float32 is wanted")
+    return x
