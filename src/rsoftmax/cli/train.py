@@ -52,7 +52,7 @@ def train(
         names = _names(table, found, labels, separator)
     columns = {what: column, "labels": labels, "separator": separator}
     if what == "features":
-        with rows_told(table, items):
+        with rows_told(table, items), _stoppable(False):
             model = _table_model(items, found, column, names, average, seed)
         model.columns.update(columns)
         with told("--out"):
