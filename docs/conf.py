@@ -92,11 +92,12 @@ def block(self: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
-# Files of the repository that are pages of the site as well, by the way that other pages name them.
+# Files of the repository that are pages of the site as well, by the path under which other pages link to them.
 PAGES = {
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
     "../results/report/report.md": "report.md",
+    "../examples/07_onnx.py": "examples/07_onnx",
 }
 
 

@@ -70,8 +70,8 @@ print(sparsity(model, {"input_ids": batch(4, 100)[0]}))
 # %%
 # Timed on 512 tokens, against a copy with torch's own attention. The two take turns, each first in every second one, so
 # that whatever else the machine does meets both, and a ratio is formed within a turn. Below 1 the zeros save more than
-# finding them costs. In a whole model of this size they did not, when this was written: forward was at 1.08 on one
-# thread with AVX2. The page on speed has attention alone, which is below 1 at r = 0.9 with heads of 64.
+# finding them costs. In a whole model of this size they may not: attention is a part of it only, and heads are 32
+# wide. The page on attention has larger measurements, of attention alone and of whole models.
 dense = copy.deepcopy(model)
 dense.set_attn_implementation("sdpa")
 ids, labels = batch(1, 512)

@@ -1159,3 +1159,11 @@ def test_attention_map_says_what_is_wrong(words: list[str], message: str, saved:
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.replace("│", " ").split())
     assert not (saved / "a.png").exists()
+
+
+def test_attention_map_reads_no_pickle(saved: Path) -> None:
+    weights = saved / "model.safetensors"
+    torch.save(load_file(weights), saved / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(ValueError, match="is no folder or hub id with a model"):
+        attention_map(str(saved), "the cat sat", 0, [1], "sparsemax")

@@ -42,16 +42,31 @@ def generating(dtype: str) -> str:
     return tables.ratio_table(load("generate"), found, "{length}, {cache}")
 
 
+def attention(mode: str) -> str:
+    found = [
+        row for row in timed("attention") if row["mode"] == mode and row["measure"] == "us" and row["threads"] == 1
+    ]
+    return tables.ratio_table(load("attention"), found, "({batch}, {heads}, {length}, {width})")
+
+
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/mappings.md": {"mappings": mappings},
     "docs/performance.md": {
         "ratios": lambda: ratios.headline(timed("mappings")),
         "verdict": partial(verdict, "mappings"),
         "machine": partial(machine, "mappings"),
+        "attention-verdict": partial(verdict, "attention"),
+        "attention-machine": partial(machine, "attention"),
         "steps-verdict": partial(verdict, "finetuning"),
         "generating-verdict": partial(verdict, "generate"),
     },
     "docs/attention.md": {
+        "forward": partial(attention, "forward"),
+        "backward": partial(attention, "forward+backward"),
+        "causal": partial(attention, "forward, causal"),
+        "padding": partial(attention, "forward, padding"),
+        "one-query-float32": partial(attention, "one query, float32"),
+        "one-query-bfloat16": partial(attention, "one query, bfloat16"),
         "steps": partial(steps, False),
         "long-steps": partial(steps, True),
         "generating-float32": partial(generating, "float32"),

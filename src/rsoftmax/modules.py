@@ -54,7 +54,7 @@ Value = float | Tensor
 
 
 class MappingModule(nn.Module):
-    """What all of them are: a row of the table, along ``dim``."""
+    """The base of all modules: a mapping of the table, along ``dim``."""
 
     mapping: ClassVar[Mapping]
 
@@ -207,7 +207,7 @@ class Softmax(PlainModule, mapping="softmax"):
 
 
 class WeightedSoftmax(ParametricModule, mapping="weighted_softmax"):
-    """:func:`rsoftmax.weighted_softmax` as a module."""
+    """:func:`rsoftmax.weighted_softmax` as a module; ``w`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     w = Letter()
 
@@ -216,7 +216,7 @@ class WeightedSoftmax(ParametricModule, mapping="weighted_softmax"):
 
 
 class TSoftmax(ParametricModule, mapping="t_softmax"):
-    """:func:`rsoftmax.t_softmax` as a module."""
+    """:func:`rsoftmax.t_softmax` as a module; ``t`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     t = Letter()
 
@@ -225,7 +225,21 @@ class TSoftmax(ParametricModule, mapping="t_softmax"):
 
 
 class RSoftmax(ParametricModule, mapping="r_softmax"):
-    """:func:`rsoftmax.r_softmax` as a module."""
+    """:func:`rsoftmax.r_softmax` as a module.
+
+    Args:
+        r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. None: it is
+            passed at each call.
+        dim: the dimension that sums to one.
+        learnable: train ``r``, from the value that is given or else from 0.5; it stays above 0 and below 1.
+        detach_threshold: treat the quantile as a constant in the backward pass.
+
+    Example:
+        >>> RSoftmax(r=0.5)(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        tensor([0.0000, 0.0000, 0.1092, 0.8908])
+        >>> RSoftmax(r=torch.full((12, 1, 1), 0.2), learnable=True)
+        RSoftmax(r=tensor(12, 1, 1), learnable=True, dim=-1, detach_threshold=False)
+    """
 
     r = Letter()
 
@@ -240,7 +254,7 @@ class Sparsemax(PlainModule, mapping="sparsemax"):
 
 
 class SparsegenLin(ParametricModule, mapping="sparsegen_lin"):
-    """:func:`rsoftmax.sparsegen_lin` as a module."""
+    """:func:`rsoftmax.sparsegen_lin` as a module; ``lam`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     lam = Letter()
 
@@ -249,7 +263,7 @@ class SparsegenLin(ParametricModule, mapping="sparsegen_lin"):
 
 
 class SparsegenExp(ParametricModule, mapping="sparsegen_exp"):
-    """:func:`rsoftmax.sparsegen_exp` as a module."""
+    """:func:`rsoftmax.sparsegen_exp` as a module; ``lam`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     lam = Letter()
 
@@ -258,7 +272,7 @@ class SparsegenExp(ParametricModule, mapping="sparsegen_exp"):
 
 
 class Sparsehourglass(ParametricModule, mapping="sparsehourglass"):
-    """:func:`rsoftmax.sparsehourglass` as a module."""
+    """:func:`rsoftmax.sparsehourglass` as a module; ``q`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     q = Letter()
 
@@ -275,7 +289,7 @@ class Entmax15(PlainModule, mapping="entmax15"):
 
 
 class Entmax(ParametricModule, mapping="entmax"):
-    """:func:`rsoftmax.entmax` as a module."""
+    """:func:`rsoftmax.entmax` as a module; ``alpha`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
 
     alpha = Letter()
 

@@ -96,10 +96,11 @@ def sparse_attention(
         torch.Size([2, 4, 5, 8])
 
     A query with nothing kept gets zeros, with zero gradient. Padding, as masked keys, never changes a result. Half
-    precision is computed in float32. In code that is compiled, exported or transformed, and for second derivatives, the
-    whole matrix is held. Backward uses the blocks, the kernels and the dropped weights of forward, whatever number of
-    threads, :func:`rsoftmax.use_kernels` or autocast is in force by then; a tensor that was changed in place since is
-    torch's usual error. On the meta device only shapes and dtypes are computed.
+    precision is computed in float32. In code that is exported or transformed, and for second derivatives, the whole
+    matrix is held; compiled code calls the operator ``rsoftmax::attention``, which does not hold it. Backward uses the
+    blocks, the kernels and the dropped weights of forward, whatever number of threads, :func:`rsoftmax.use_kernels` or
+    autocast is in force by then; a tensor that was changed in place since is torch's usual error. On the meta device
+    only shapes and dtypes are computed.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """

@@ -78,9 +78,10 @@ def attention_map(
 
 @quiet()
 def _read(source: str) -> tuple[Any, Any]:
-    """Tokenizer and model; a classifier that the model was saved with is left out."""
+    """Tokenizer and model, in safetensors; a classifier that it was saved with is left out, and no code is run."""
     try:
-        return AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return tokenizer, AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(f"{source!r} is no folder or hub id with a model and its tokenizer: {why}") from error

@@ -114,6 +114,11 @@ def use_kernels(name: str) -> Iterator[None]:
     Raises:
         ValueError: for another name.
         RuntimeError: for kernels that this installation lacks.
+
+    Example:
+        >>> with use_kernels("reference"):
+        ...     in_use()
+        'reference'
     """
     if name not in CHOICES:
         raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {name!r}")

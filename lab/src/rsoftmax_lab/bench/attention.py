@@ -1,6 +1,6 @@
 """What attention costs with each mapping, beside torch's own, in time and in memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 
@@ -34,6 +34,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 METHODS: dict[tuple[str, str], Attention] = {
     (SDPA, ""): F.scaled_dot_product_attention,
     (EAGER, ""): eager,
+    ("softmax", ""): partial(sparse_attention, mapping="softmax"),
     ("r_softmax", "r=0.15"): partial(sparse_attention, mapping="r_softmax", r=0.15),
     ("r_softmax", "r=0.5"): partial(sparse_attention, mapping="r_softmax", r=0.5),
     ("r_softmax", "r=0.9"): partial(sparse_attention, mapping="r_softmax", r=0.9),
@@ -111,10 +112,33 @@ def _calls(keys: Sequence[tuple[str, str]], mode: str, shape: Shape) -> Sequence
     return [(_named(key), in_mode(mode, METHODS[key], *inputs)) for key in keys]
 
 
-def _goal(measure: str, mode: str, at_most: float, beside: Case | None = None) -> Goal:
-    what = "time" if measure == "us" else "extra memory"
-    title = f"r_softmax, {what}, {mode}, beside {(beside or {}).get('method', SDPA)}"
-    return Goal(title, at_most, {"method": ("r_softmax",), "mode": (mode,), "measure": (measure,)}, beside or {})
+# At most so many times torch's own attention: forward and with backward, with 512 keys or more, then with 128.
+AT_MOST = {
+    ("softmax", ""): (0.95, 0.85, 0.88, 0.82),
+    ("r_softmax", "r=0.15"): (0.95, 0.85, 0.88, 0.82),
+    ("r_softmax", "r=0.5"): (0.88, 0.72, 0.82, 0.74),
+    ("r_softmax", "r=0.9"): (0.62, 0.43, 0.72, 0.52),
+    ("t_softmax", "t=2"): (0.62, 0.45, 0.72, 0.58),
+}
+LENGTHS = {"512 keys or more": (512, 2048), "128 keys": (128,)}
+
+
+def _time_goals() -> Iterator[Goal]:
+    for (method, parameter), numbers in AT_MOST.items():
+        for ((keys, lengths), mode), at_most in zip(product(LENGTHS.items(), MODES), numbers, strict=True):
+            cases = {"method": (method,), "parameter": (parameter,), "mode": (mode,), "length": lengths}
+            yield Goal(f"{parameter or method}, {mode}, {keys}", at_most, {**cases, "measure": ("us",)})
+    cases = {"method": ("r_softmax",), "parameter": ("r=0.5", "r=0.9"), "mode": MODES, "measure": ("us",)}
+    yield Goal("r=0.5 and r=0.9, any length, with AVX2", 1.1, cases)
+
+
+def _cache_goal(dtype: str, beside: str) -> Goal:
+    cases = {"method": ("r_softmax",), "parameter": ("r=0.9",), "mode": (f"one query, {dtype}",)}
+    return Goal(f"r=0.9, one query, {dtype}, beside {beside}", 0.55, cases, {"method": beside, "parameter": ""})
+
+
+def _memory_goal(mode: str) -> Goal:
+    return Goal(f"memory, {mode}", 1.2, {"method": ("r_softmax",), "mode": (mode,), "measure": ("bytes",)})
 
 
 BENCHMARK = Benchmark(
@@ -125,9 +149,9 @@ BENCHMARK = Benchmark(
     title="{mode}, ({batch}, {heads}, {length}, {width}), threads: {threads}",
     place="({batch}, {heads}, {length}, {width}), {parameter}, threads: {threads}",
     goals=(
-        _goal("us", "forward", 1.5),
-        _goal("us", "forward+backward", 2.0),
-        *(_goal("bytes", mode, 1.5) for mode in MODES),
-        _goal("bytes", "forward", 0.1, beside={"method": EAGER, "parameter": ""}),
+        *_time_goals(),
+        _cache_goal("float32", SDPA),
+        _cache_goal("bfloat16", EAGER),
+        *map(_memory_goal, MODES),
     ),
 )

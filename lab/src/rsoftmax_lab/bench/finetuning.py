@@ -85,7 +85,9 @@ def _long(settings: Settings) -> Model:
 
 @quiet()
 def _read(model: str) -> Any:
-    return AutoModelForSequenceClassification.from_pretrained(model, use_safetensors=True, attn_implementation=SDPA)
+    return AutoModelForSequenceClassification.from_pretrained(
+        model, use_safetensors=True, trust_remote_code=False, attn_implementation=SDPA
+    )
 
 
 def _random(config: dict[str, Any]) -> Any:

@@ -24,20 +24,47 @@ struct Shares {
     }
 };
 
-// The sum of products of two rows of `vectors` vectors.
-INLINE float dot(const float* a, const float* b, long vectors) {
-    V<float> x{}, y{};
-    long k = 0;
-    for (; k + 2 <= vectors; k += 2) {
-        x += at(a + k * lanes<float>) * at(b + k * lanes<float>);
-        y += at(a + (k + 1) * lanes<float>) * at(b + (k + 1) * lanes<float>);
+// A row that many others are multiplied with: held in registers if the number of its vectors is a constant.
+template <class N> struct Held {
+    float* row;
+    INLINE Held(float* row, N) : row(row) {}
+    INLINE V<float> operator()(long k) const { return at(row + k * lanes<float>); }
+    INLINE void add(long k, V<float> v) { put(row + k * lanes<float>, (*this)(k) + v); }
+    INLINE void write() const {}
+};
+template <long n> struct Held<std::integral_constant<long, n>> {
+    float* row;
+    V<float> x[n];
+    INLINE Held(float* row, std::integral_constant<long, n>) : row(row) {
+#pragma GCC unroll 16
+        for (long k = 0; k < n; k++) x[k] = at(row + k * lanes<float>);
     }
-    if (k < vectors) x += at(a + k * lanes<float>) * at(b + k * lanes<float>);
-    return fold(x + y, plus);
+    INLINE V<float> operator()(long k) const { return x[k]; }
+    INLINE void add(long k, V<float> v) { x[k] += v; }
+    INLINE void write() const {
+#pragma GCC unroll 16
+        for (long k = 0; k < n; k++) put(row + k * lanes<float>, x[k]);
+    }
+};
+
+// The sum of products of two rows of `vectors` vectors.
+template <class N> INLINE float dot(const Held<N>& a, const float* b, N vectors) {
+    V<float> even{}, odd{};
+    const long n = vectors;
+#pragma GCC unroll 16
+    for (long k = 0; k < n; k++) (k % 2 ? odd : even) += a(k) * at(b + k * lanes<float>);
+    return fold(even + odd, plus);
 }
 
-INLINE void add_multiple(float* to, float a, const float* x, long vectors) {
-    for (long k = 0; k < vectors; k++) put(to + k * lanes<float>, at(to + k * lanes<float>) + a * at(x + k * lanes<float>));
+template <class N> INLINE void add_multiple(float* to, float a, const Held<N>& x, N vectors) {
+    const long n = vectors;
+#pragma GCC unroll 16
+    for (long k = 0; k < n; k++) put(to + k * lanes<float>, at(to + k * lanes<float>) + a * x(k));
+}
+template <class N> INLINE void add_multiple(Held<N>& to, float a, const float* x, N vectors) {
+    const long n = vectors;
+#pragma GCC unroll 16
+    for (long k = 0; k < n; k++) to.add(k, a * at(x + k * lanes<float>));
 }
 
 // Calls f with the number of vectors in a row, as a constant where that is common.
@@ -166,8 +193,8 @@ private:
     void sparse_values(const Block<S>& b) {
         copy_dropped(b, false);
         with_vectors(v_room, [&](auto vectors) {
-            by_tiles(b, [&](long i, long from, long to) {
-                const float* gi = g + i * v_room;
+            lists.by_tiles(b.rows, b.limit, key_tile, [&](long i, long from, long to) {
+                Held gi(g + i * v_room, vectors);
                 for (long j = from; j < to; j++) {
                     long key = lists.places[j];
                     float w = d[j];
@@ -216,8 +243,10 @@ private:
                 I<float> where = iota<float>();
                 for (long j = 0; j < n; j += lanes<float>, where += int32_t(lanes<float>)) mass.find(at(x + j), where);
                 double slope = mass.w.pass_on(total.get(), Scores{x}, n, state, false, [&](long key, double a) {
-                    add_multiple(dq + i * q_room, float(a), k.at + key * k.row, q_room / lanes<float>);
-                    add_multiple(dk + key * q_room, float(a), q + i * q_room, q_room / lanes<float>);
+                    long vectors = q_room / lanes<float>;
+                    Held dqi(dq + i * q_room, vectors), qi(q + i * q_room, vectors);
+                    add_multiple(dqi, float(a), k.at + key * k.row, vectors);
+                    add_multiple(dk + key * q_room, float(a), qi, vectors);
                     if (dbias) dbias[key * step] += float(a);
                 });
                 if (dvalue) *dvalue = slope;
@@ -233,30 +262,14 @@ private:
 
     void sparse_keys(const Block<S>& b) {
         with_vectors(q_room, [&](auto vectors) {
-            by_tiles(b, [&](long i, long from, long to) {
-                const float* qi = q + i * q_room;
-                float* dqi = dq + i * q_room;
-                for (long j = from; j < to; j++) {
-                    long key = lists.places[j];
-                    add_multiple(dqi, d[j], k.at + key * k.row, vectors);
-                    add_multiple(dk + key * q_room, d[j], qi, vectors);
-                }
+            lists.by_tiles(b.rows, b.limit, key_tile, [&](long i, long from, long to) {
+                Held dqi(dq + i * q_room, vectors);
+                for (long j = from; j < to; j++) add_multiple(dqi, d[j], k.at + lists.places[j] * k.row, vectors);
+                dqi.write();
+                Held qi(q + i * q_room, vectors);
+                for (long j = from; j < to; j++) add_multiple(dk + lists.places[j] * q_room, d[j], qi, vectors);
             });
         });
-    }
-
-    // Calls f(row, from, to) with parts of the lists, some keys at a time for all rows, so that these stay in the cache.
-    template <class F> void by_tiles(const Block<S>& b, F f) const {
-        constexpr long tile = key_tile / 4;                           // two matrices are read and one is written
-        long done[block] = {};
-        for (long end = tile; end < b.limit + tile; end += tile)
-            for (long i = 0; i < b.rows; i++) {
-                const int32_t* places = lists.places + lists.start[i];
-                long to = done[i];
-                while (to < lists.count[i] && places[to] < end) to++;
-                if (done[i] < to) f(i, lists.start[i] + done[i], lists.start[i] + to);
-                done[i] = to;
-            }
     }
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr long block = 24;                                            // queries of a block: a multiple of `tall`
 constexpr long lone = 2;                                              // queries of a head that do not pay for panels; measured
-constexpr long key_tile = 128;                                        // keys whose values stay in the nearest cache
+constexpr long key_tile = 128;                                        // keys whose values stay in a near cache; measured
 // With a larger share of weights that are not zero, dense products are faster; measured.
 constexpr double dense_forward = .45, dense_backward = .35;
 
@@ -91,6 +91,20 @@ struct Lists {
     float* values;
     int32_t* places;
     long start[block], count[block];
+
+    // Calls f(row, from, to) with parts of the lists, the keys of a tile at a time for all rows, so that what belongs to
+    // these keys stays in the cache.
+    template <class F> void by_tiles(long rows, long limit, long tile, F f) const {
+        long done[block];
+        std::copy(start, start + rows, done);
+        for (long end = tile; end < limit + tile; end += tile)
+            for (long i = 0; i < rows; i++) {
+                long from = done[i], &to = done[i], last = start[i] + count[i];
+                if (end >= limit) to = last;
+                else while (to < last && places[to] < end) to++;
+                if (from < to) f(i, from, to);
+            }
+    }
 };
 
 }  // namespace

@@ -113,7 +113,9 @@ private:
     void sparse(const Block<S>& b, State* states, Rows v) {
         list(b, states);
         std::fill(o, o + block * v_room, 0.f);
-        if (v.at) add_by_tiles(b, v);
+        if (v.at) lists.by_tiles(b.rows, b.limit, few ? b.limit : key_tile, [&](long i, long from, long to) {
+            add_values(lists.values + from, lists.places + from, to - from, v.at, v.row, v_room, o + i * v_room);
+        });
         else {
             const S* raw = (const S*)call.v + b.head.batch * call.v_at[0] + b.head.head * call.v_at[1];
             for (long i = 0; i < b.rows; i++)
@@ -142,20 +144,6 @@ private:
             }
             lists.start[i] = used, lists.count[i] = count, used += padded<float>(count);
         }
-    }
-
-    // Some keys at a time for all rows, so that their values stay in the cache.
-    void add_by_tiles(const Block<S>& b, Rows v) {
-        long tile = few ? b.limit : key_tile, done[block] = {};
-        for (long end = tile; end < b.limit + tile; end += tile)
-            for (long i = 0; i < b.rows; i++) {
-                const int32_t* places = lists.places + lists.start[i];
-                long from = done[i], to = end >= b.limit ? lists.count[i]
-                    : std::lower_bound(places + from, places + lists.count[i], end) - places;
-                if (from < to) add_values(lists.values + lists.start[i] + from, places + from, to - from, v.at, v.row, v_room,
-                                          o + i * v_room);
-                done[i] = to;
-            }
     }
 };
 

@@ -43,7 +43,7 @@ def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) ->
         How many rows of each task are left out.
     """
     try:
-        AutoTokenizer.from_pretrained(model)
+        AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         _network(model, runs[0])
     except (OSError, ValueError) as error:
         raise ValueError(f"the model {model!r}: {error}") from None
@@ -61,7 +61,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         run: what to do.
     """
     set_seed(run.seed)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     parts = _parts(glue_data.read(data, run.task, skip_bad), run)
     network = _network(model, run)
     length = min(run.max_length, getattr(network.config, "max_position_embeddings", run.max_length))
