@@ -3,8 +3,11 @@
 Tests of a mapping run twice, on the native kernels and on the reference; all start from one seed.
 """
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of torch, NumPy and scikit-learn: the processes of pytest-xdist share the cores
 
 import pytest
 import torch
@@ -15,7 +18,6 @@ from rsoftmax.kernels import KERNELS, use_kernels
 NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app/*.py"}
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 pytest_plugins = ["encoders", "mulan_sets"]
-torch.set_num_threads(1)  # the processes of pytest-xdist share the cores
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

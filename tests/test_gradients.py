@@ -1,6 +1,7 @@
 """First and second derivatives, in the scores and in the parameter."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,27 +13,39 @@ from torch.testing import assert_close
 from rsoftmax import MAPPINGS, Mapping, r_softmax, sparsegen_exp, sparsegen_lin, t_softmax
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+without_and_with_a_mask = pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
 
 
-@every_mapping
-@pytest.mark.parametrize("dim", [-1, 0, 1])
-@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
-def test_derivatives_are_true_to_second_order(mapping: Mapping, dim: int, masked: bool) -> None:
-    x = spread_apart((4, 5, 3), seed=dim + 1).requires_grad_()
-    arguments = [a.requires_grad_() for a in parameter_of(mapping, x, dim)]
+def around(mapping: Mapping, dim: int, masked: bool) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """The mapping along ``dim`` as a function of tensors, and these: four rows of five, a masked one without any."""
+    shape = [2, 2, 2]
+    shape[dim] = 5
+    x = spread_apart(tuple(shape), seed=dim + 1)
     mask = None
     if masked:
         mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.7
-        mask.select(0, 1).fill_(False)  # some rows keep nothing
+        mask.movedim(dim, -1)[0, 1] = False
 
     def f(x: Tensor, *arguments: Tensor) -> Tensor:
         return mapping.function(x, *arguments, dim=dim, mask=mask)
 
-    assert gradcheck(f, (x, *arguments), check_forward_ad=True)
-    assert gradgradcheck(f, (x, *arguments))
+    return f, tuple(a.requires_grad_() for a in (x, *parameter_of(mapping, x, dim)))
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
+@every_mapping
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@without_and_with_a_mask
+def test_first_derivatives_are_true(mapping: Mapping, dim: int, masked: bool) -> None:
+    assert gradcheck(*around(mapping, dim, masked), check_forward_ad=True)
+
+
+@every_mapping
+@without_and_with_a_mask
+def test_second_derivatives_are_true(mapping: Mapping, masked: bool) -> None:
+    assert gradgradcheck(*around(mapping, 1, masked))
+
+
+@without_and_with_a_mask
 def test_derivatives_with_the_threshold_detached_are_those_of_fixed_weights(masked: bool) -> None:
     x = spread_apart((4, 6)).requires_grad_()
     r = torch.full((4, 1), 0.4, dtype=torch.float64, requires_grad=True)

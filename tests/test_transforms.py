@@ -1,6 +1,5 @@
 """What the rest of torch does to a function: torch.func, compile, export, ONNX, autocast."""
 
-from collections.abc import Callable
 from typing import Any
 
 import onnxruntime
@@ -22,19 +21,15 @@ def forget_what_was_compiled() -> None:
     torch._dynamo.reset()
 
 
-class AsModule(nn.Module):
-    """A mapping with its parameter and mask as inputs, in the form that exporters take."""
+class EveryMapping(nn.Module):
+    """All mappings of the same scores, parameters and mask as inputs: the exporter reads its tables once for all."""
 
-    def __init__(self, mapping: Mapping) -> None:
-        super().__init__()
-        self.function: Callable[..., Tensor] = mapping.function
-
-    def forward(self, x: Tensor, mask: Tensor, *arguments: Tensor) -> Tensor:
-        return self.function(x, *arguments, mask=mask)
+    def forward(self, x: Tensor, mask: Tensor, parameters: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+        return {name: MAPPINGS[name].function(x, *given, mask=mask) for name, given in parameters.items()}
 
 
-def inputs(mapping: Mapping, rows: int = 4, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-    x = spread_apart((rows, 6)).to(dtype)
+def inputs(mapping: Mapping, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    x = spread_apart((4, 6)).to(dtype)
     return x, *parameter_of(mapping, x)
 
 
@@ -104,41 +99,29 @@ def test_exports_rows_of_any_length_at_a_fixed_rate() -> None:
     assert_close(program.module()(x), r_softmax(x, 0.4))
 
 
-def test_inductor_gives_the_same_numbers() -> None:
-    compiled = torch.compile(r_softmax, fullgraph=True)
-    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
-    for r in (torch.tensor(0.25), torch.tensor(0.5)):
-        assert_close(compiled(x, r), r_softmax(x, r))
-
-
-@every_mapping
-def test_exports(mapping: Mapping) -> None:
-    x, *arguments = inputs(mapping)
-    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.8
-    module = AsModule(mapping)
-    free = {0: torch.export.Dim("batch")}
-    shapes = (free, free, *([(free,)] if arguments else []))
-    program = torch.export.export(module, (x, mask, *arguments), dynamic_shapes=shapes)
-    bigger = inputs(mapping, rows=9)
-    more = torch.rand(9, 6, generator=torch.Generator().manual_seed(2)) < 0.8
-    assert_close(program.module()(bigger[0], more, *bigger[1:]), module(bigger[0], more, *bigger[1:]))
-
-
-@every_mapping
-@pytest.mark.filterwarnings("ignore")
-def test_runs_in_onnxruntime(mapping: Mapping) -> None:
-    x, *arguments = inputs(mapping, dtype=torch.float32)
-    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) < 0.8
+def inputs_of_all(rows: int) -> tuple[Tensor, Tensor, dict[str, list[Tensor]]]:
+    """Scores, a mask of which one row keeps nothing, and parameters."""
+    x = spread_apart((rows, 6)).float()
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(rows)) < 0.8
     mask[1] = False
-    module = AsModule(mapping).eval()
-    program = torch.onnx.export(module, (x, mask, *arguments), dynamo=True, verbose=False)
-    assert program is not None
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
-    given: dict[str, Any] = {
-        node.name: value.numpy() for node, value in zip(session.get_inputs(), (x, mask, *arguments), strict=True)
-    }
-    (found,) = session.run(None, given)
-    assert_close(torch.from_numpy(found), module(x, mask, *arguments))
+    return x, mask, {name: parameter_of(mapping, x) for name, mapping in MAPPINGS.items()}
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter's own
+def test_every_mapping_exports_for_any_number_of_rows_and_runs_in_onnxruntime() -> None:
+    module, given, more = EveryMapping(), inputs_of_all(4), inputs_of_all(9)
+    expected = module(*more)
+    free = {0: torch.export.Dim("batch")}
+    shapes = (free, free, {name: [free] * len(arguments) for name, arguments in given[2].items()})
+    program = torch.export.export(module, given, dynamic_shapes=shapes)
+    assert_close(program.module()(*more), expected)
+    onnx = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert onnx is not None
+    session = onnxruntime.InferenceSession(onnx.model_proto.SerializeToString())
+    values: list[Tensor] = torch.utils._pytree.tree_leaves(more)
+    feed: dict[str, Any] = {node.name: value.numpy() for node, value in zip(session.get_inputs(), values, strict=True)}
+    found = map(torch.from_numpy, session.run(None, feed))
+    assert_close(dict(zip(expected, found, strict=True)), expected)
 
 
 @every_mapping

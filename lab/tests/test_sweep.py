@@ -35,6 +35,12 @@ def start(path: Path, engine: str = "local", seconds: float = 0.0, *outcomes: st
     )
 
 
+@pytest.fixture(autouse=True)
+def nobody_has_said_how_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests say of all processes; here the sweep itself has to say it to its workers."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+
+
 def wait_for_rows(path: Path, count: int, process: subprocess.Popen[str]) -> None:
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.communicate()[0]
