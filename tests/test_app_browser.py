@@ -68,6 +68,17 @@ def test_moving_a_slider_changes_the_zeros(opened: Any) -> None:
     expect(opened.locator("img:visible")).to_have_count(before + 1, timeout=PATIENCE)
 
 
+def test_on_a_phone_the_panels_keep_their_size_and_the_page_is_no_wider_than_the_screen(address: str) -> None:
+    with page_of(address, width=390, height=844) as page:
+        panels = page.locator("img:visible").first
+        expect(panels).to_be_visible(timeout=PATIENCE)
+        assert panels.bounding_box()["width"] > 700
+        assert panels.bounding_box()["x"] >= 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.locator(".wide-picture:visible").first.evaluate("box => { box.scrollLeft = 1000 }")
+        assert panels.bounding_box()["x"] < -300  # the panels on the right can be reached
+
+
 def test_a_typed_text_gets_its_labels(opened: Any, model: Path) -> None:
     opened.get_by_role("tab", name="Labels").click()
     opened.get_by_label("Text").fill(TEXTS[0])

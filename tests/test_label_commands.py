@@ -236,6 +236,7 @@ def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
     (tmp_path / "notes.txt").write_text("so happy")
     assert "notes.txt is a file; name one table alone" in rsoftmax("predict", model, tmp_path / "notes.txt", code=2)
     assert "rows.csv is a file; name one table alone" in rsoftmax("predict", model, table, table, code=2)
+    assert "and stands alone" in rsoftmax("predict", model, "-", "I love it", typed="so happy\n", code=2)
     assert "byte 8 is no UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
     assert "row 1: '\\udcff' is no Unicode" in rsoftmax("predict", model, "\udcff", code=2)
     assert len(rsoftmax("predict", model, "happy " * 1000).splitlines()) == 1
@@ -248,6 +249,19 @@ def test_a_table_of_answers_separates_labels_as_the_table_of_training(table: Pat
     rsoftmax("train", tmp_path / "t.csv", *words)
     answers = list(csv.DictReader(io.StringIO(rsoftmax("predict", tmp_path / "model", tmp_path / "t.csv", "--csv"))))
     assert {name for row in answers for name in row["labels"].split("|") if name} == {"anger", "joy; bliss", "love"}
+
+
+def test_a_table_of_answers_can_be_read_again_whatever_the_names_hold(table: Path, tmp_path: Path) -> None:
+    strange = {"anger": "a,b", "joy": 'line\nend "q"', "love": "end\rless"}
+    rows = [(text, [strange[name] for name in labels.split(";") if name], *rest) for text, labels, *rest in ROWS]
+    lines = [json.dumps(dict(zip(("text", "labels", "u", "v"), row, strict=True))) for row in rows]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    rsoftmax("train", tmp_path / "t.jsonl", "--features", "u,v", "--labels", "labels", "--out", tmp_path / "model")
+    said = rsoftmax("predict", tmp_path / "model", tmp_path / "t.jsonl", "--csv", "--all")
+    header, *answers = csv.reader(io.StringIO(said, newline=""))
+    assert header == ["item", *sorted(strange.values())]
+    assert {len(row) for row in answers} == {4}
+    assert len(answers) == len(ROWS)
 
 
 def test_mistakes_in_options_are_answered(

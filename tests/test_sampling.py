@@ -64,6 +64,17 @@ def test_what_others_have_removed_stays_removed_and_the_best_token_the_best(warp
     assert_close(warper(NONE, x.half()).softmax(-1)[:4].sum(-1), torch.ones(4))
 
 
+@pytest.mark.parametrize("warper", WARPERS, ids=lambda warper: type(warper).__name__)
+def test_scores_that_are_nan_stay_so_and_no_rows_give_none(warper: TSoftmaxWarper) -> None:
+    x = scores()
+    x[2, 7] = torch.nan
+    found = warper(NONE, x)
+    assert found[2].isnan().all()  # and not -inf, of which greedy search would take a token
+    whole = torch.tensor([0, 1, 3, 4])
+    assert_close(found[whole], warper(NONE, x[whole]))
+    assert warper(NONE, x[:0]).shape == (0, 300)
+
+
 @pytest.mark.parametrize("settings", [{"do_sample": True}, {"num_beams": 3}, {"do_sample": True, "num_beams": 2}])
 @pytest.mark.parametrize("warper", WARPERS, ids=lambda warper: type(warper).__name__)
 def test_generate_takes_them_for_samples_beams_and_batches(warper: TSoftmaxWarper, settings: dict[str, int]) -> None:

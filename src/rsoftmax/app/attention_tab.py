@@ -1,5 +1,7 @@
 """The tab *Attention*: where a head of a model looks, and where it does not look at all."""
 
+from typing import Any
+
 import gradio as gr
 from matplotlib.figure import Figure
 
@@ -34,5 +36,6 @@ def attention_tab() -> None:
             picture = gr.Plot(show_label=False)
             zeros = gr.Markdown()
     given = [model, sentence, r, layer, head]
-    gr.on([button.click, sentence.submit, model.submit], told(looked), given, [picture, zeros])
-    r.release(told(looked), given, [picture, zeros], trigger_mode="always_last")
+    shown: dict[str, Any] = {"outputs": [picture, zeros], "show_progress_on": picture}
+    gr.on([button.click, sentence.submit, model.submit], told(looked), given, **shown)
+    r.release(told(looked), given, **shown, trigger_mode="always_last")

@@ -10,6 +10,13 @@ from rsoftmax.printable import readable
 
 SCORES = (2.0, 1.5, 0.3, -0.5, -1.0)
 GRADIENT = "derivative of the highest score's p"
+WIDE = "wide-picture"
+STYLE = f"""
+.{WIDE} {{ overflow-x: auto !important }}
+.{WIDE} img {{ min-width: 45rem }}
+.{WIDE} div {{ align-items: safe center !important }}
+"""
+"""On a narrow screen the panels keep a size at which they can be read, and are scrolled sideways, from the first on."""
 
 
 def compared(*values: float) -> tuple[Figure, list[list[str]]]:
@@ -41,9 +48,9 @@ def mappings_tab() -> None:
             gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: larger is sparser"),
         ]
     gr.Markdown("Each mapping of these scores. A red dot is an exact zero.")
-    bars = gr.Plot(show_label=False)
+    bars = gr.Plot(show_label=False, elem_classes=WIDE)
     wanted = gr.Checkbox(label="Show gradients: how the probability of the highest score changes with each score")
-    slopes = gr.Plot(show_label=False, visible=False)
+    slopes = gr.Plot(show_label=False, visible=False, elem_classes=WIDE)
     table = gr.Dataframe(
         headers=["mapping", *(f"p {i}" for i in range(1, len(SCORES) + 1)), "zeros"], interactive=False
     )

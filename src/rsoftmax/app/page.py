@@ -4,7 +4,7 @@ import gradio as gr
 
 from rsoftmax.app.attention_tab import attention_tab
 from rsoftmax.app.labels_tab import labels_tab
-from rsoftmax.app.mappings_tab import mappings_tab
+from rsoftmax.app.mappings_tab import STYLE, mappings_tab
 from rsoftmax.huggingface import LabelModel
 
 THEME = gr.themes.Base(
@@ -43,4 +43,5 @@ def serve(model: LabelModel | None, port: int) -> None:
         ssr_mode=False,
         footer_links=[],
         theme=THEME,
+        css=STYLE,
     )

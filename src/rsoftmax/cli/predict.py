@@ -116,8 +116,10 @@ def _typed() -> list[str]:
 
 
 def _no_files(texts: list[str]) -> list[str]:
-    """The texts, if none of them is the name of a file, whose content would not be read."""
+    """The texts, if none of them names a file or the standard input, whose content would not be read."""
     for text in texts:
+        if text == "-":
+            raise ValueError("- reads the standard input, and stands alone; leave it out, or the other texts")
         if isfile(text):  # unlike Path.is_file, False for a text that is too long for a name
             raise ValueError(f"{text} is a file; name one table alone, or give texts, a line each: - < {text}")
     return texts
@@ -159,5 +161,5 @@ def _csv_line(cells: list[str]) -> str:
     import io
 
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(cells)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\r\n").writerow(cells)  # characters of the line's end are quoted in cells
+    return line.getvalue().removesuffix("\r\n")

@@ -29,7 +29,8 @@ class TSoftmaxWarper(LogitsProcessor):
         >>> TSoftmaxWarper(2.0)(None, scores).exp()
         tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
 
-    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best.
+    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best. A row with NaN gives
+    NaN.
 
     References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
     """
@@ -42,8 +43,9 @@ class TSoftmaxWarper(LogitsProcessor):
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """The logarithms of the probabilities; only those of tokens that are kept are computed."""
         x = scores.float()
-        below = (x - x.amax(-1, keepdim=True)).flatten()  # 0 for the best token, which is kept for any t
-        kept = (below > -self.t).nonzero()[:, 0]
+        best = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)  # finite, also where every score is -inf
+        below = (x - best).flatten()  # 0 for the best token, which is kept for any t
+        kept = (below <= -self.t).logical_not_().nonzero()[:, 0]  # what is NaN too, and stays so
         weights, rows = below[kept] + (below[kept] / self.t).log1p(), kept // x.shape[-1]
         sums = x.new_zeros(x.numel() // x.shape[-1]).index_add_(0, rows, weights.exp())
         log_p = weights - sums.log()[rows]
@@ -68,7 +70,8 @@ class RSoftmaxWarper(LogitsProcessor):
         tensor([[0.8908, 0.1092, 0.0000, 0.0000],
                 [0.8808, 0.1192, 0.0000, 0.0000]])
 
-    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best.
+    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best. A row with NaN gives
+    NaN.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 3.
     """
@@ -88,7 +91,7 @@ class RSoftmaxWarper(LogitsProcessor):
         if self.k is None:
             return r_softmax(x, float(self.r or 0.0)).log_()
         left = (x > -torch.inf).sum(-1, keepdim=True).clamp(min=1)
-        if left.min() > self.k:
+        if (left > self.k).all():
             best, places = x.topk(self.k + 1, -1)
             if (best[..., 0] > best[..., -1]).all():
                 return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_p(best, left))
