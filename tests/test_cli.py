@@ -135,6 +135,13 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert done.stderr == "rsoftmax: the command line needs typer; run: pip install 'rsoftmax[cli]'\n"
 
 
+def test_a_warning_is_shown_without_the_place_in_the_code() -> None:
+    lines = ["import sys, warnings", "from rsoftmax.__main__ import main", "sys.argv[1:] = ['--version']"]
+    code = "\n".join([*lines, "try: main()", "except SystemExit: warnings.warn('a word')"])
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "warning: a word\n"
+
+
 def test_the_version_is_that_of_the_package() -> None:
     assert shown_by("--version") == f"rsoftmax {__version__}\n"
 

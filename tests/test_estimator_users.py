@@ -19,6 +19,7 @@ from skorch.callbacks import EarlyStopping, LRScheduler
 
 from rsoftmax.multilabel import AVERAGES, Average
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
+from rsoftmax.sklearn.training import Stopping
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 TRAIN, TEST = slice(0, 200), slice(200, 300)
@@ -211,6 +212,19 @@ def test_warm_start_goes_on() -> None:
 def test_training_that_did_not_converge_says_so() -> None:
     with pytest.warns(ConvergenceWarning, match="still fell after 2 epochs; more epochs or a higher lr=0.01"):
         quick(epochs=2).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"),
+    [([1.0], True), ([1.0, 0.9, 0.8, 0.7], True), ([1.0, 0.1, 0.004, 0.003, 0.002, 0.001], False)],
+    ids=["one epoch", "falling", "next to nothing"],
+)
+def test_training_that_only_becomes_surer_has_converged(losses: list[float], falls: bool) -> None:
+    """Where features tell the labels, the loss falls for ever, and more epochs would change nothing."""
+    stopping = Stopping(patience=3)
+    for loss in losses:
+        assert not stopping.reached([], loss)
+    assert stopping.still_falls() == falls
 
 
 def test_features_that_differ_in_scale_are_told_of_or_prepared() -> None:

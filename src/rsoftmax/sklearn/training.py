@@ -58,15 +58,22 @@ class Stopping:
 
     def __init__(self, patience: int) -> None:
         self.patience, self.misses, self.lowest = patience, 0, float("inf")
+        self.losses: list[float] = []
         self.weights: list[dict[str, Tensor]] = []
 
     def reached(self, nets: Sequence[Net], loss: float) -> bool:
         """Take note of an epoch; whether the loss has not fallen for as many epochs as patience allows."""
         self.misses += 1
+        self.losses.append(loss)
         if loss < self.lowest:
             self.lowest, self.misses = loss, 0
             self.weights = [{name: tensor.clone() for name, tensor in net.module_.state_dict().items()} for net in nets]
         return self.misses >= self.patience
+
+    def still_falls(self) -> bool:
+        """Whether the loss fell in the last epochs by more than a hundredth of what it was after the first."""
+        recent = self.losses[-1 - self.patience :]
+        return len(recent) < 2 or recent[0] - recent[-1] > 0.01 * self.losses[0]
 
     def restore(self, nets: Sequence[Net]) -> None:
         """Give the nets the weights of the best epoch."""
@@ -104,7 +111,7 @@ def train(
         net.train_split = None
     if stopping is not None:
         stopping.restore(nets)
-    _check_end(nets, epochs, converged=stopping is None or stopped)
+    _check_end(nets, epochs, converged=stopping is None or stopped or not stopping.still_falls())
 
 
 def _epochs(
