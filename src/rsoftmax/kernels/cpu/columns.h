@@ -5,13 +5,6 @@
 
 namespace {
 
-template <class T> INLINE bool everywhere(I<T> mask) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    return _mm256_movemask_epi8((__m256i)mask) == -1;
-#else
-    return fold(mask, [](auto a, auto b) { return a & b; });
-#endif
-}
 template <class T> INLINE V<T> real(I<T> i) { return __builtin_convertvector(i, V<T>); }
 
 // As many rows of n entries as a vector has lanes: column i holds entry i of each.

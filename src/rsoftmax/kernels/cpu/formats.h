@@ -56,12 +56,21 @@ template <int piece> INLINE void copy_pieces(char* to, const char* from, long si
     if (size & piece) memcpy(to, from, piece), to += piece, from += piece;
     if constexpr (piece > 2) copy_pieces<piece / 2>(to, from, size);
 }
-template <class R> __attribute__((noinline)) R load_end(const void* p, long size) {
+#ifdef __AVX2__
+INLINE __m256i first_words(long size) { return (__m256i)(iota<float>() < int(size / 4)); }
+#endif
+template <class R> INLINE R load_end(const void* p, long size) {
+#ifdef __AVX2__
+    if constexpr (sizeof(R) == 32) return (R)_mm256_maskload_epi32((const int*)p, first_words(size));
+#endif
     R raw{};
     copy_pieces<sizeof(R) / 2>((char*)&raw, (const char*)p, size);
     return raw;
 }
-template <class R> __attribute__((noinline)) void store_end(void* p, R raw, long size) {
+template <class R> INLINE void store_end(void* p, R raw, long size) {
+#ifdef __AVX2__
+    if constexpr (sizeof(R) == 32) return _mm256_maskstore_epi32((int*)p, first_words(size), (__m256i)raw);
+#endif
     copy_pieces<sizeof(R) / 2>((char*)p, (const char*)&raw, size);
 }
 #endif
@@ -78,6 +87,14 @@ template <class S, class T = Compute<S>> INLINE void store(S* p, V<T> v, long le
     auto raw = encode(v, S());
     if (__builtin_expect(left < lanes<T>, 0)) store_end(p, raw, left * sizeof(S));
     else memcpy(p, &raw, sizeof raw);
+}
+
+// Calls f(i, left) for each vector of n entries, of which `left` remain from entry i on: as good as a constant for all but
+// the last vector, which spares them what the end of a row takes.
+template <class T, class F> INLINE void each_vector(long n, F f) {
+    long i = 0;
+    for (; i + lanes<T> <= n; i += lanes<T>) f(i, lanes<T>);
+    if (i < n) f(i, n - i);
 }
 
 }  // namespace

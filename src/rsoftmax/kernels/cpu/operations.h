@@ -45,34 +45,44 @@ template <class Op> struct Weighted {
         long n = x.n;
         double* dvalue = call.dvalues ? call.dvalues + row : nullptr;
         Sum<T> dot;
-        for (long i = 0; i < n; i += lanes<T>) dot.add(load(p + i, n - i) * load(g + i, n - i), i);
+        each_vector<T>(n, [&](long i, long left) { dot.add(load(p + i, left) * load(g + i, left), i); });
         T mean = dot.get();
         auto softmax = [&] {                                          // constant weights: u = 0
-            for (long i = 0; i < n; i += lanes<T>)
-                store(dx + i, load(p + i, n - i) * (load(g + i, n - i) - mean), n - i);
+            each_vector<T>(n, [&](long i, long left) {
+                store(dx + i, load(p + i, left) * (load(g + i, left) - mean), left);
+            });
             if (dvalue) *dvalue = 0;
         };
         if (s.kept == 0) return softmax();
         Op::template with_weights<T>(call.value(row), s, [&](auto w) {
             if constexpr (w.constant) return softmax();
             else {
-                constexpr T most = std::numeric_limits<T>::max();
-                T m = s.m, unit = T(std::min(w.slope / s.sum, double(most)));
+                T m = s.m, unit = T(std::min(w.slope / s.sum, double(std::numeric_limits<T>::max())));
                 Sum<T> total;
                 I<T> place = iota<T>();
-                for (long i = 0; i < n; i += lanes<T>, place += Int<T>(lanes<T>)) {
-                    V<T> v = x(i), d = v - m, h = load(g + i, n - i) - mean;
-                    V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
-                    u = u > most ? splat(most) : u;                   // a denormal span: finite, so 0 times it is 0
+                each_vector<T>(n, [&](long i, long left) {
+                    V<T> v = x(i, left), d = v - m, q = load(p + i, left), h = load(g + i, left) - mean;
+                    V<T> u = rise<S>(w, v, d, q, unit);
                     total.add(w.term(u, d) * h, i);
-                    w.find(v, place);
-                    store(dx + i, (load(p + i, n - i) + u) * h, n - i);
-                }
+                    w.find(v, place), place += Int<T>(lanes<T>);
+                    store(dx + i, (q + u) * h, left);
+                });
                 auto pass = [dx](long j, double a) { add(dx, j, a); };
                 double slope = w.pass_on(total.get(), x, n, s, call.detach, pass);
                 if (dvalue) *dvalue = slope;
             }
         });
+    }
+
+private:
+    // dp/dw: p / w, and e^d / sum where p was rounded to half precision or has lost digits to underflow.
+    template <class S, class W, class T = Compute<S>> INLINE static V<T> rise(const W& w, V<T> x, V<T> d, V<T> p, T unit) {
+        using Limits = std::numeric_limits<T>;
+        I<T> on = w.on(x, d);
+        bool exact = std::is_same_v<S, T> && everywhere<T>(~on | (p >= Limits::min()));
+        V<T> u = exact ? p / w(x, d) * w.slope : lifted_exp<T>(d) * unit;
+        u = on ? u : V<T>{};
+        return u > Limits::max() ? splat(Limits::max()) : u;         // a denormal span: finite, so 0 times it is 0
     }
 };
 
