@@ -24,18 +24,18 @@ template <class Op> struct Weighted {
         T m = s.m, *e = std::is_same_v<S, T> ? (T*)p : scratch;       // e: where unnormalised values go
         Op::template with_weights<T>(value, s, [&](auto w) {
             Sum<T> sum;
-            for (long i = 0; i < x.n; i += lanes<T>) {
-                V<T> a = x(i), d = a - m, v = w(a, d) * lifted_exp<T>(d);
-                store(e + i, v, x.n - i);
+            each_vector<T>(x.n, [&](long i, long left) {
+                V<T> a = x(i, left), d = a - m, v = w(a, d) * lifted_exp<T>(d);
+                store(e + i, v, left);
                 sum.add(v, i);
-            }
+            });
             s.sum = sum.get();
         });
         T total = T(s.sum), inverse = 1 / total;                      // a corrected product is as good as a
-        for (long i = 0; i < x.n; i += lanes<T>) {                    // division: a single entry gets exactly 1
-            V<T> v = load(e + i, x.n - i), q = v * inverse;
-            store(p + i, q + (v - q * total) * inverse, x.n - i);
-        }
+        each_vector<T>(x.n, [&](long i, long left) {                  // division: a single entry gets exactly 1
+            V<T> v = load(e + i, left), q = v * inverse;
+            store(p + i, q + (v - q * total) * inverse, left);
+        });
     }
 
     // dx = (p + u) h, h = g - sum p g and u = dp/dw, and what the threshold passes on.
@@ -153,10 +153,10 @@ template <int q> struct Projection {
 
     template <class S, class T> static void map(const Row<S>& x, double, State& s, S* p, T* scratch) {
         T m = s.m, tau = simplex<q>(x, x.n, m, scratch);
-        for (long i = 0; i < x.n; i += lanes<T>) {
-            V<T> a = larger((x(i) - m) * T(1. / q) - tau, V<T>{});
-            store(p + i, q == 1 ? a : a * a, x.n - i);
-        }
+        each_vector<T>(x.n, [&](long i, long left) {
+            V<T> a = larger((x(i, left) - m) * T(1. / q) - tau, V<T>{});
+            store(p + i, q == 1 ? a : a * a, left);
+        });
     }
 
     // The support of sparsemax, the root of entmax15.
@@ -233,12 +233,12 @@ template <class Op, class S, class T = Compute<S>> void forward(const Call& call
 
     V<T> top = splat(-inf<T>);
     I<T> removed{}, bad{};
-    for (long i = 0; i < n; i += lanes<T>) {
-        V<T> a = x(i);
+    each_vector<T>(n, [&](long i, long left) {
+        V<T> a = x(i, left);
         top = larger(top, a);
         if (Op::selects) put(scratch + i, a), removed -= a == -inf<T>;
         if (!Op::spreads_nan) bad |= ~(a < inf<T>);
-    }
+    });
     T m = fold(top, larger);
     State s{m, 0, 0, 0, 0, double(padded<T>(n) - fold(removed, plus))};
     bool valid = Op::valid(value), empty = m == -inf<T>;              // empty: nothing is kept, or nothing but NaN
