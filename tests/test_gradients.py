@@ -111,6 +111,19 @@ def test_nan_stays_in_its_row_of_the_gradient(mapping: Mapping) -> None:
     assert x.grad[[0, 1, 3]].isfinite().all()
 
 
+def test_gradients_are_precise_where_probabilities_underflow() -> None:
+    """Beside a threshold of e^-80 probabilities have no digits left; their slopes have all of them."""
+    row = [0.0, -80.0, -80.0 - 2.0**-13, -85.0]
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        x = torch.tensor(row, dtype=dtype, requires_grad=True)
+        p = r_softmax(x, 0.5, detach_threshold=True)
+        (dx,) = torch.autograd.grad(p[1], x)
+        return dx
+
+    assert_close(gradient(torch.float32)[1].double(), gradient(torch.float64)[1], rtol=1e-6, atol=0)
+
+
 def test_gradients_in_lam_stay_finite_where_quotients_overflow() -> None:
     for function, row, start in (
         (sparsegen_exp, [90.0, 89.0, 0.0], 0.5),

@@ -44,10 +44,11 @@ template <class S, class T = Compute<S>> struct Row {
     Row(const Call& call, long row)
         : x((const S*)call.x + row * call.x_stride), mask(call.mask ? call.mask + call.mask_rows[row] : nullptr),
           n(call.n), step(call.mask_step) {}
-    INLINE V<T> operator()(long i) const {
-        V<T> v = load(x + i, n - i);
+    INLINE V<T> operator()(long i) const { return (*this)(i, n - i); }
+    INLINE V<T> operator()(long i, long left) const {
+        V<T> v = load(x + i, left);
         if (mask) v = masked(v, i);
-        if (n - i < lanes<T>) v = iota<T>() < Int<T>(n - i) ? v : splat(-inf<T>);
+        if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(-inf<T>);
         return v;
     }
     using Bytes = typename vec<uint8_t, lanes<T>>::type;

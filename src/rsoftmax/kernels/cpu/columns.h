@@ -5,13 +5,6 @@
 
 namespace {
 
-template <class T> INLINE bool everywhere(I<T> mask) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    return _mm256_movemask_epi8((__m256i)mask) == -1;
-#else
-    return fold(mask, [](auto a, auto b) { return a & b; });
-#endif
-}
 template <class T> INLINE V<T> real(I<T> i) { return __builtin_convertvector(i, V<T>); }
 
 // As many rows of n entries as a vector has lanes: column i holds entry i of each.
@@ -23,7 +16,7 @@ template <class T> struct Columns {
     INLINE V<T> operator()(long i) const { return at(memory + i * lanes<T>); }
     INLINE void set(long i, V<T> column) const { put(memory + i * lanes<T>, column); }
 
-    // From rows: row(k, i) is the vector of row k that begins at entry i, f says what is kept of a column.
+    // From rows: row(k, i) is the vector of row k that begins at entry i; f(i, v) keeps column i.
     template <class Row, class F> INLINE void read(Row row, F f) const {
         each_square([&](long i) {
             V<T> r[lanes<T>];
@@ -31,7 +24,7 @@ template <class T> struct Columns {
             for (long k = 0; k < lanes<T>; k++) r[k] = row(k, i);
             transpose<T>(r);
 #pragma GCC unroll 16
-            for (long k = 0; k < lanes<T>; k++) set(i + k, f(r[k]));
+            for (long k = 0; k < lanes<T>; k++) f(i + k, r[k]);
         });
     }
 
@@ -63,18 +56,18 @@ template <class T> struct Summary {
     INLINE void add(V<T> v) { top = larger(v, top), bottom = smaller(v, bottom), sum += v, squares += v * v, terms++; }
     INLINE bool is_finite() const { return everywhere<T>(sum - sum == 0); }   // no entry is removed, and none is bad
 
-    // The same, if something is not finite; column(i) is one.
-    template <class X> void add_all(const X& column, long n) {
+    // The same, if something is not finite.
+    void add_all(const Columns<T>& x) {
         *this = Summary();
-        for (long i = 0; i < n; i++) {
-            V<T> v = column(i);
+        for (long i = 0; i < x.n; i++) {
+            V<T> v = x(i);
             I<T> in = v > -inf<T>, fine = v < inf<T>;
             kept -= in, bad |= ~fine, in &= fine;
             top = larger(in ? v : splat(-inf<T>), top), bottom = smaller(in ? v : splat(inf<T>), bottom);
             v = in ? v : V<T>{}, sum += v, squares += v * v;
         }
-        terms = n;
-        V<T> share = T(n) / real<T>(kept);                            // removed entries count for nothing
+        terms = x.n;
+        V<T> share = T(x.n) / real<T>(kept);                          // removed entries count for nothing
         sum *= share, squares *= share;
     }
     V<T> mean() const { return sum / terms; }

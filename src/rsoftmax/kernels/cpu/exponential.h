@@ -26,16 +26,16 @@ template <> struct Exp<double> {
 
 // exp(d) 2^lift for d <= 0, within 2 ulp: d = k ln 2 + r, |r| <= ln 2 / 2; the lift is 64 in float, 512 in double.  It
 // keeps every result normal until the division by the sum takes it off again, so underflow is gradual and rounds once.
-// NaN stays NaN.
-template <class T> INLINE V<T> lifted_exp(V<T> d) {
+template <class T> INLINE V<T> lifted_exp_of_numbers(V<T> d) {
     using C = Exp<T>;
     d = larger(splat<T>(C::low), d);
     V<T> z = d * T(1.4426950408889634) + C::magic;                    // its low bits hold k + lift
     V<T> k = z - C::magic, r = d - k * C::hi - k * C::lo, q = splat(C::c[0]);
     for (size_t i = 1; i < std::size(C::c); i++) q = q * r + C::c[i];
-    V<T> e = (V<T>)((I<T>)q + ((I<T>)z << C::mantissa));              // straight into the exponent
-    return d == d ? e : d;                                            // the sum would have changed a NaN's bits
+    return (V<T>)((I<T>)q + ((I<T>)z << C::mantissa));                // straight into the exponent
 }
+// The same, and NaN stays NaN: the sum would have changed its bits.
+template <class T> INLINE V<T> lifted_exp(V<T> d) { return d == d ? lifted_exp_of_numbers<T>(d) : d; }
 template <class T> INLINE V<T> plain_exp(V<T> d) { return lifted_exp<T>(d) * (1 / Exp<T>::lifted_one); }
 
 }  // namespace

@@ -41,7 +41,22 @@ INLINE H encode(F v, half) {
 }
 
 // The first `size` bytes of a vector; the others are zero when read, and are not written.
-#if defined(__AVX512BW__) && !defined(__SANITIZE_ADDRESS__)           // the sanitizer does not understand masked loads
+template <int piece> INLINE void copy_pieces(char* to, const char* from, long size) {   // faster than memcpy of any size
+    if (size & piece) memcpy(to, from, piece), to += piece, from += piece;
+    if constexpr (piece > 2) copy_pieces<piece / 2>(to, from, size);
+}
+template <class R> __attribute__((noinline)) R load_pieces(const void* p, long size) {
+    R raw{};
+    copy_pieces<sizeof(R) / 2>((char*)&raw, (const char*)p, size);
+    return raw;
+}
+template <class R> __attribute__((noinline)) void store_pieces(void* p, R raw, long size) {
+    copy_pieces<sizeof(R) / 2>((char*)p, (const char*)&raw, size);
+}
+#if defined(__SANITIZE_ADDRESS__) || !defined(__AVX2__)               // the sanitizer does not understand masked loads
+template <class R> INLINE R load_end(const void* p, long size) { return load_pieces<R>(p, size); }
+template <class R> INLINE void store_end(void* p, R raw, long size) { store_pieces<R>(p, raw, size); }
+#elif defined(__AVX512BW__)
 INLINE uint64_t first(long count) { return ~uint64_t(0) >> (64 - count); }
 template <class R> INLINE R load_end(const void* p, long size) {
     if constexpr (sizeof(R) == 64) return (R)_mm512_maskz_loadu_epi8(first(size), p);
@@ -51,18 +66,15 @@ template <class R> INLINE void store_end(void* p, R raw, long size) {
     if constexpr (sizeof(R) == 64) _mm512_mask_storeu_epi8(p, first(size), (__m512i)raw);
     else _mm256_mask_storeu_epi8(p, first(size), (__m256i)raw);
 }
-#else
-template <int piece> INLINE void copy_pieces(char* to, const char* from, long size) {   // faster than memcpy of any size
-    if (size & piece) memcpy(to, from, piece), to += piece, from += piece;
-    if constexpr (piece > 2) copy_pieces<piece / 2>(to, from, size);
+#else                                                                 // masks are for four bytes: not for half precision
+INLINE __m256i first(long count) { return (__m256i)(iota<float>() < int(count / 4)); }
+template <class R> INLINE R load_end(const void* p, long size) {
+    if constexpr (sizeof(R) == 32) return (R)_mm256_maskload_epi32((const int*)p, first(size));
+    else return load_pieces<R>(p, size);
 }
-template <class R> __attribute__((noinline)) R load_end(const void* p, long size) {
-    R raw{};
-    copy_pieces<sizeof(R) / 2>((char*)&raw, (const char*)p, size);
-    return raw;
-}
-template <class R> __attribute__((noinline)) void store_end(void* p, R raw, long size) {
-    copy_pieces<sizeof(R) / 2>((char*)p, (const char*)&raw, size);
+template <class R> INLINE void store_end(void* p, R raw, long size) {
+    if constexpr (sizeof(R) == 32) _mm256_maskstore_epi32((int*)p, first(size), (__m256i)raw);
+    else store_pieces<R>(p, raw, size);
 }
 #endif
 
@@ -78,6 +90,14 @@ template <class S, class T = Compute<S>> INLINE void store(S* p, V<T> v, long le
     auto raw = encode(v, S());
     if (__builtin_expect(left < lanes<T>, 0)) store_end(p, raw, left * sizeof(S));
     else memcpy(p, &raw, sizeof raw);
+}
+
+// Calls f(i, left) for each vector of n entries, of which `left` remain from entry i on: as good as a constant for all but
+// the last vector, which spares them what the end of a row takes.
+template <class T, class F> INLINE void each_vector(long n, F f) {
+    long i = 0;
+    for (; i + lanes<T> <= n; i += lanes<T>) f(i, lanes<T>);
+    if (i < n) f(i, n - i);
 }
 
 }  // namespace

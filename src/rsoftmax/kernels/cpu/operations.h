@@ -24,18 +24,18 @@ template <class Op> struct Weighted {
         T m = s.m, *e = std::is_same_v<S, T> ? (T*)p : scratch;       // e: where unnormalised values go
         Op::template with_weights<T>(value, s, [&](auto w) {
             Sum<T> sum;
-            for (long i = 0; i < x.n; i += lanes<T>) {
-                V<T> a = x(i), d = a - m, v = w(a, d) * lifted_exp<T>(d);
-                store(e + i, v, x.n - i);
+            each_vector<T>(x.n, [&](long i, long left) {
+                V<T> a = x(i, left), d = a - m, v = w(a, d) * lifted_exp<T>(d);
+                store(e + i, v, left);
                 sum.add(v, i);
-            }
+            });
             s.sum = sum.get();
         });
         T total = T(s.sum), inverse = 1 / total;                      // a corrected product is as good as a
-        for (long i = 0; i < x.n; i += lanes<T>) {                    // division: a single entry gets exactly 1
-            V<T> v = load(e + i, x.n - i), q = v * inverse;
-            store(p + i, q + (v - q * total) * inverse, x.n - i);
-        }
+        each_vector<T>(x.n, [&](long i, long left) {                  // division: a single entry gets exactly 1
+            V<T> v = load(e + i, left), q = v * inverse;
+            store(p + i, q + (v - q * total) * inverse, left);
+        });
     }
 
     // dx = (p + u) h, h = g - sum p g and u = dp/dw, and what the threshold passes on.
@@ -45,34 +45,44 @@ template <class Op> struct Weighted {
         long n = x.n;
         double* dvalue = call.dvalues ? call.dvalues + row : nullptr;
         Sum<T> dot;
-        for (long i = 0; i < n; i += lanes<T>) dot.add(load(p + i, n - i) * load(g + i, n - i), i);
+        each_vector<T>(n, [&](long i, long left) { dot.add(load(p + i, left) * load(g + i, left), i); });
         T mean = dot.get();
         auto softmax = [&] {                                          // constant weights: u = 0
-            for (long i = 0; i < n; i += lanes<T>)
-                store(dx + i, load(p + i, n - i) * (load(g + i, n - i) - mean), n - i);
+            each_vector<T>(n, [&](long i, long left) {
+                store(dx + i, load(p + i, left) * (load(g + i, left) - mean), left);
+            });
             if (dvalue) *dvalue = 0;
         };
         if (s.kept == 0) return softmax();
         Op::template with_weights<T>(call.value(row), s, [&](auto w) {
             if constexpr (w.constant) return softmax();
             else {
-                constexpr T most = std::numeric_limits<T>::max();
-                T m = s.m, unit = T(std::min(w.slope / s.sum, double(most)));
+                T m = s.m, unit = T(std::min(w.slope / s.sum, double(std::numeric_limits<T>::max())));
                 Sum<T> total;
                 I<T> place = iota<T>();
-                for (long i = 0; i < n; i += lanes<T>, place += Int<T>(lanes<T>)) {
-                    V<T> v = x(i), d = v - m, h = load(g + i, n - i) - mean;
-                    V<T> u = w.on(v, d) ? lifted_exp<T>(d) * unit : V<T>{};
-                    u = u > most ? splat(most) : u;                   // a denormal span: finite, so 0 times it is 0
+                each_vector<T>(n, [&](long i, long left) {
+                    V<T> v = x(i, left), d = v - m, q = load(p + i, left), h = load(g + i, left) - mean;
+                    V<T> u = rise<S>(w, v, d, q, unit);
                     total.add(w.term(u, d) * h, i);
-                    w.find(v, place);
-                    store(dx + i, (load(p + i, n - i) + u) * h, n - i);
-                }
+                    w.find(v, place), place += Int<T>(lanes<T>);
+                    store(dx + i, (q + u) * h, left);
+                });
                 auto pass = [dx](long j, double a) { add(dx, j, a); };
                 double slope = w.pass_on(total.get(), x, n, s, call.detach, pass);
                 if (dvalue) *dvalue = slope;
             }
         });
+    }
+
+private:
+    // dp/dw: p / w, and e^d / sum where p was rounded to half precision or has lost digits to underflow.
+    template <class S, class W, class T = Compute<S>> INLINE static V<T> rise(const W& w, V<T> x, V<T> d, V<T> p, T unit) {
+        using Limits = std::numeric_limits<T>;
+        I<T> on = w.on(x, d);
+        bool exact = std::is_same_v<S, T> && everywhere<T>(~on | (p >= Limits::min()));
+        V<T> u = exact ? p / w(x, d) * w.slope : lifted_exp<T>(d) * unit;
+        u = on ? u : V<T>{};
+        return u > Limits::max() ? splat(Limits::max()) : u;         // a denormal span: finite, so 0 times it is 0
     }
 };
 
@@ -143,10 +153,10 @@ template <int q> struct Projection {
 
     template <class S, class T> static void map(const Row<S>& x, double, State& s, S* p, T* scratch) {
         T m = s.m, tau = simplex<q>(x, x.n, m, scratch);
-        for (long i = 0; i < x.n; i += lanes<T>) {
-            V<T> a = larger((x(i) - m) * T(1. / q) - tau, V<T>{});
-            store(p + i, q == 1 ? a : a * a, x.n - i);
-        }
+        each_vector<T>(x.n, [&](long i, long left) {
+            V<T> a = larger((x(i, left) - m) * T(1. / q) - tau, V<T>{});
+            store(p + i, q == 1 ? a : a * a, left);
+        });
     }
 
     // The support of sparsemax, the root of entmax15.
@@ -223,12 +233,12 @@ template <class Op, class S, class T = Compute<S>> void forward(const Call& call
 
     V<T> top = splat(-inf<T>);
     I<T> removed{}, bad{};
-    for (long i = 0; i < n; i += lanes<T>) {
-        V<T> a = x(i);
+    each_vector<T>(n, [&](long i, long left) {
+        V<T> a = x(i, left);
         top = larger(top, a);
         if (Op::selects) put(scratch + i, a), removed -= a == -inf<T>;
         if (!Op::spreads_nan) bad |= ~(a < inf<T>);
-    }
+    });
     T m = fold(top, larger);
     State s{m, 0, 0, 0, 0, double(padded<T>(n) - fold(removed, plus))};
     bool valid = Op::valid(value), empty = m == -inf<T>;              // empty: nothing is kept, or nothing but NaN

@@ -19,7 +19,7 @@ template <class T> struct Cut {
     I<T> greater{}, under, over;
     // All keys differ by less than the range of an unsigned integer: downwards from the pivot and round to the other end,
     // the nearest below comes first and the nearest above last.
-    Cut(const Columns<T>& keys, I<T> pivot) {
+    INLINE Cut(const Columns<T>& keys, I<T> pivot) {
         U first = U{} - 1, last{};
         for (long i = 0; i < keys.n; i++) {
             I<T> k = (I<T>)keys(i);
@@ -31,19 +31,49 @@ template <class T> struct Cut {
     }
 };
 
+// Where the entries of each row lie, for a first guess: their mean and standard deviation or, where outliers stretch
+// those far beyond what eight of the entries span, the middle of the eight and the deviation that they speak for.
+template <class T> struct Location {
+    V<T> centre, spread;
+    INLINE Location(const Columns<T>& keys, const Summary<T>& row) : centre(row.mean()), spread(row.spread()) {
+        constexpr long few = 8;
+        if (keys.n < 4 * few) return;                                 // a guess saves too little there
+        V<T> s[few];
+        for (long k = 0; k < few; k++) s[k] = number_of<T>((I<T>)keys((2 * k + 1) * keys.n / (2 * few)));
+        sort(s, few);
+        V<T> width = (s[few - 2] - s[1]) * T(.59);                    // the deviation, if the entries are normal
+        I<T> outliers = spread > 3 * width;
+        centre = outliers ? (s[few / 2 - 1] + s[few / 2]) / 2 : centre, spread = outliers ? width : spread;
+    }
+
+private:
+    static INLINE void sort(V<T>* s, long count) {                    // by exchanges: the same for all lanes
+#pragma GCC unroll 8
+        for (long last = count - 1; last > 0; last--)
+#pragma GCC unroll 8
+            for (long k = 0; k < last; k++) {
+                V<T> less = smaller(s[k], s[k + 1]);
+                s[k + 1] = larger(s[k], s[k + 1]), s[k] = less;
+            }
+    }
+};
+
 template <class T> struct Neighbours { V<T> lo, hi, least; };
 
 // In each lane, the entry `lo` that has `rank` entries above it in order, the one that follows it, `hi`, and the least that
 // is greater than lo; the maximum stands for what does not exist.  lo lies between two entries, a <= lo <= b, and `from`
 // entries are not below a, `above` are greater than b.  Each pass cuts the row at a pivot p, a <= p < b, and one of the
-// entries next to the cut replaces a or b: a pass leaves out at least one value, ties at once.  Pivots interpolate between
-// the counts at a and b; an end that stays gets less and less weight, or a far outlier would hold them up.
-template <class T> Neighbours<T> neighbours(const Columns<T>& keys, const Summary<T>& row, I<T> rank) {
+// entries next to the cut replaces a or b: a pass leaves out at least one value, ties at once.  The first two pivots are
+// where a logistic distribution would have the quantile; all others interpolate between the counts at a and b, and an end
+// that stays gets less and less weight, or a far outlier would hold them up.
+template <class T> INLINE Neighbours<T> neighbours(const Columns<T>& keys, const Summary<T>& row, I<T> rank) {
     I<T> a = key<T>(row.bottom), b = key<T>(row.top), next = b, from = row.kept, above{};
     V<T> wa = splat<T>(1), wb = wa;
-    V<T> odds = real<T>(row.kept - rank) / real<T>(rank);             // as if the distribution were logistic
-    V<T> guess = row.mean() + row.spread() * T(.5875) * log<T>(odds);
-    for (;;) {
+    V<T> below = real<T>(row.kept - rank), beyond = real<T>(rank);
+    Location<T> where(keys, row);
+    V<T> scale = where.spread * T(.5875), guess = where.centre + scale * log<T>(below / beyond);
+    V<T> gap = scale * (1 / below + 1 / beyond);                      // between entries there, for the second pivot
+    for (;; gap = V<T>{}) {
         I<T> last = above == rank, at_b = last | (a == b), done = at_b | (from - above == 2);
         if (everywhere<T>(done))
             return {number_of<T>(at_b ? b : a), number_of<T>(last ? next : b), number_of<T>(at_b ? next : b)};
@@ -56,7 +86,8 @@ template <class T> Neighbours<T> neighbours(const Columns<T>& keys, const Summar
         next = (up | (cut.greater == 0)) ? next : cut.over;           // 0: lo is the maximum, and other lanes go on
         wb = up ? wb * T(.75) : splat<T>(1);
         V<T> fa = (real<T>(from - rank) - T(.5)) * wa, fb = (real<T>(rank - above) - T(.5)) * wb, t = fb / (fa + fb);
-        guess = number_of<T>(b) * (1 - t) + number_of<T>(a) * t;
+        V<T> step = guess + gap * real<T>(cut.greater - rank), va = number_of<T>(a), vb = number_of<T>(b);
+        guess = ((step > va) & (step < vb)) ? step : vb * (1 - t) + va * t;
     }
 }
 

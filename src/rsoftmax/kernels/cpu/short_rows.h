@@ -32,14 +32,16 @@ private:
 
 // The rows of a call from `first` on, one in each lane; lanes without a row repeat the last one.
 template <class S, class T = Compute<S>> struct ShortRows {
-    static constexpr long longest = 160, L = lanes<T>;                // longer rows: one by one is as fast; measured
+    static constexpr long longest = 256, L = lanes<T>;                // longer ones with outliers: one by one is faster
     using D = Doubles<T>;
     const Call& call;
     long first, rows;
-    Columns<T> x;
+    Columns<T> x, keys;                                               // the scores, and the same as `key` orders them
 
     ShortRows(const Call& call, long first, T* memory)
-        : call(call), first(first), rows(std::min<long>(L, call.rows - first)), x{memory, call.n} {}
+        : call(call), first(first), rows(std::min<long>(L, call.rows - first)), x{memory, call.n},
+          keys{memory + x.size(call.n) / sizeof(T), call.n} {}
+    static size_t memory_size(long n) { return 2 * Columns<T>::size(n); }
     long row(long k) const { return first + std::min(k, rows - 1); }
 
     void forward() const {
@@ -51,7 +53,7 @@ template <class S, class T = Compute<S>> struct ShortRows {
         D rank = r * __builtin_convertvector(all.kept - 1, D);
         I<T> j = __builtin_convertvector(rank, I<T>);
         D f = rank - __builtin_convertvector(j, D);
-        Neighbours<T> at = neighbours(x, all, dense ? I<T>{} : all.kept - 1 - j);
+        Neighbours<T> at = neighbours(keys, all, dense ? I<T>{} : all.kept - 1 - j);
         at.least = none ? splat(inf<T>) : dense ? all.bottom : at.least;
         V<T> m = none ? V<T>{} : all.top, sum = masses(m, {m, at, f, dense | (at.lo == m)});
         if (call.states) for (long k = 0; k < rows; k++)
@@ -62,20 +64,21 @@ template <class S, class T = Compute<S>> struct ShortRows {
 private:
     INLINE Summary<T> read() const {
         Summary<T> all;
-        auto keep = [&](V<T> v) { all.add(v); return (V<T>)key<T>(v); };
+        auto keep = [&](long i, V<T> v) { all.add(v), x.set(i, v), keys.set(i, (V<T>)key<T>(v)); };
         const S* from[L];
         for (long k = 0; k < L; k++) from[k] = (const S*)call.x + row(k) * call.x_stride;
-        if (call.mask || x.n < L) x.read([&](long k, long i) { return Row<S>(call, row(k))(i); }, keep);
+        if (x.n < L) x.read([&](long k, long i) { return Row<S>(call, row(k))(i); }, keep);
+        else if (call.mask) x.read([&](long k, long i) { return Row<S>(call, row(k))(i, L); }, keep);
         else x.read([&](long k, long i) { return load(from[k] + i, L); }, keep);
         if (all.is_finite()) all.kept += Int<T>(x.n);
-        else all.add_all([&](long i) { return number_of<T>((I<T>)x(i)); }, x.n);
+        else all.add_all(x);
         return all;
     }
 
     // Leaves w e^(x - m) in the columns, and returns the sums of the rows.
     INLINE V<T> masses(V<T> m, Quantiles<T> weights) const {
         auto mass = [&](long i) {
-            V<T> a = number_of<T>((I<T>)x(i)), v = weights(a) * lifted_exp<T>(a - m);
+            V<T> a = x(i), v = weights(a) * lifted_exp_of_numbers<T>(a - m);
             x.set(i, v);
             return v;
         };

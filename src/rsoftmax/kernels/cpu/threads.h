@@ -32,7 +32,7 @@ struct Job {
 template <class Op, class S, class T = Compute<S>> void work(Job& job) {
     const Call& call = job.call;
     bool is_short = std::is_same_v<Op, RSoftmax> && call.n <= ShortRows<S>::longest;
-    auto memory = (T*)scratch.get(std::max(scratch_size<T>(call.n), is_short ? Columns<T>::size(call.n) : 0));
+    auto memory = (T*)scratch.get(std::max(scratch_size<T>(call.n), is_short ? ShortRows<S>::memory_size(call.n) : 0));
     if (!memory) { job.failed = 1; return; }
     long chunk = (16384 / (call.n + 1) / lanes<T> + 1) * lanes<T>;
     for (long from; (from = job.next.fetch_add(chunk)) < call.rows;) {

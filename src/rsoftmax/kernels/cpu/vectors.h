@@ -64,6 +64,17 @@ template <class A, class F> INLINE auto fold(A v, F f) {
     else return fold(halves(v, std::make_index_sequence<n / 2>(), f), f);
 }
 
+// Whether a mask holds in every lane.
+template <class T> INLINE bool everywhere(I<T> mask) {
+#if defined(__AVX512BW__)
+    return _mm512_movepi8_mask((__m512i)mask) == ~0ull;
+#elif defined(__AVX2__)
+    return _mm256_movemask_epi8((__m256i)mask) == -1;
+#else
+    return fold(mask, [](auto a, auto b) { return a & b; });
+#endif
+}
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // For each choice of eight lanes, where to find those that were chosen: eight bytes.
 struct Chosen {

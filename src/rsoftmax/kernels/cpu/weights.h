@@ -15,7 +15,10 @@ template <class T> T scale(T span) {
     return number<T>(std::max<Int<T>>(1, 2 * bias - Int<T>(bits(span) >> mantissa)) << mantissa);
 }
 
-template <class S> INLINE void add(S* dx, long i, double a) { store(dx + i, load(dx + i, 1) + Compute<S>(a), 1); }
+template <class S> INLINE void add(S* dx, long i, double a) {
+    if constexpr (std::is_same_v<S, Compute<S>>) dx[i] += S(a);
+    else store(dx + i, load(dx + i, 1) + Compute<S>(a), 1);
+}
 
 // Softmax: every kept entry weighs the same.
 template <class T> struct Dense {
@@ -40,14 +43,15 @@ template <class T> struct Hinge {
     INLINE I<T> on(V<T>, V<T> d) const { return d > -t; }
     INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (d + t) * slope : V<T>{}; }
 
-    // dL/dt = sum u h, u = dp/dw and h = g - sum p g.  As sum p h = 0 it is also the sum of this times h, in which a
-    // lone maximum counts exactly nothing.
-    INLINE V<T> term(V<T> u, V<T> d) const { return ((d < 0) & (d > -t)) ? u * (d / -t) : V<T>{}; }
+    // dL/dt = sum u h, u = dp/dw and h = g - sum p g.  As sum p h = 0 it is also the sum of this times h, over -t, in
+    // which a lone maximum counts exactly nothing.
+    INLINE V<T> term(V<T> u, V<T> d) const { return d > -t ? u * d : V<T>{}; }
     INLINE void find(V<T> x, I<T> place) { top = x == m ? place : top, tops -= x == m; }
 
     // The threshold m - t passes its gradient to the maximum, in equal shares where there are several; pass(i, a) adds a
     // to the gradient in entry i.  Returns the gradient in the parameter.
-    template <class X, class Pass> double pass_on(double dt, const X& x, long n, const State&, bool, Pass pass) const {
+    template <class X, class Pass> double pass_on(double total, const X& x, long n, const State&, bool, Pass pass) const {
+        double dt = total / -t;
         long count = fold(tops, plus);
         if (count == 1) pass(fold(top, larger), -dt);
         else for (long i = 0; i < n; i += lanes<T>) {
