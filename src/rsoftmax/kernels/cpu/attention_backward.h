@@ -151,32 +151,33 @@ private:
         return noise(is_dense ? iota<float>() + int32_t(j) : at(lists.places + at_ + j));
     }
 
-    void copy_dropped(const Block<S>& b, bool is_dense) {             // d = p n
+    // p n: p itself without dropout, else in d.
+    const float* dropped(const Block<S>& b, bool is_dense) {
+        if (!call.dropped) return p;
         for (long i = 0; i < b.rows; i++) {
             Noise noise(call.seed, b.place(i).number(call), call.dropped);
             long at_ = lists.start[i], count = is_dense ? b.limit : lists.count[i];
-            for (long j = 0; j < count; j += lanes<float>)
-                put(d + at_ + j, call.dropped ? at(p + at_ + j) * noise_of(noise, at_, j, is_dense) : at(p + at_ + j));
+            for (long j = 0; j < count; j += lanes<float>) put(d + at_ + j, at(p + at_ + j) * noise_of(noise, at_, j, is_dense));
         }
+        return d;
     }
 
     // dv += p n g, and d = g . v
     void dense_values(const Block<S>& b) {
         if (!has_value_panels) panels_of<S>(call.v, call.v_at, b.head, call.value_width, v_panels, true).make(), has_value_panels = true;
-        copy_dropped(b, true);
-        product<true>({d, 1, s_room}, g, v_room, b.rows, dv, v_room, b.limit, v_room);
+        product<true>({dropped(b, true), 1, s_room}, g, v_room, b.rows, dv, v_room, b.limit, v_room);
         for (long j = 0; j < b.limit; j += wide)
             strip<false>({g, v_room, 1}, v_panels + j * call.value_width, wide, call.value_width, d + j, s_room, b.rows);
     }
 
     void sparse_values(const Block<S>& b) {
-        copy_dropped(b, false);
+        const float* weights = dropped(b, false);
         with_vectors(v_room, [&](auto vectors) {
             for (long t = 0; t < lists.tiles; t++) lists.parts(b.rows, t, [&](long i, long from, long to) {
                 Held gi(g + i * v_room, vectors);
                 for (long j = from; j < to; j++) {
                     long key = lists.places[j];
-                    float w = d[j];
+                    float w = weights[j];
                     d[j] = dot(gi, v.at + key * v.row, vectors);
                     add_multiple(dv + key * v_room, w, gi, vectors);
                 }
