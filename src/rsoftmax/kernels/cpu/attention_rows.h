@@ -194,7 +194,8 @@ template <class Op, class M> INLINE void weigh(M mass, State& s, float* x, long 
 }
 
 // The same again, with the sum that is known, and the coefficients of the gradient; p may be x.
-template <class Op, class M> INLINE void weigh_again(M mass, const State& s, const float* x, long n, float* p, float* c, float* term) {
+template <class Op, class M>
+INLINE void weigh_again(M mass, const State& s, const float* x, long n, float* p, float* c, float* term) {
     Quotient quotient(s.sum);
     for (long i = 0; i < n; i += lanes<float>) {
         V<float> v = at(x + i), w = mass(v), ci, ti;
