@@ -26,25 +26,17 @@ struct Shares {
 
 // A row that many others are multiplied with: held in registers if the number of its vectors is a constant.
 template <class N> struct Held {
-    float* row;
-    INLINE Held(float* row, N) : row(row) {}
+    const float* row;
+    INLINE Held(const float* row, N) : row(row) {}
     INLINE V<float> operator()(long k) const { return at(row + k * lanes<float>); }
-    INLINE void add(long k, V<float> v) { put(row + k * lanes<float>, (*this)(k) + v); }
-    INLINE void write() const {}
 };
 template <long n> struct Held<std::integral_constant<long, n>> {
-    float* row;
     V<float> x[n];
-    INLINE Held(float* row, std::integral_constant<long, n>) : row(row) {
+    INLINE Held(const float* row, std::integral_constant<long, n>) {
 #pragma GCC unroll 16
         for (long k = 0; k < n; k++) x[k] = at(row + k * lanes<float>);
     }
     INLINE V<float> operator()(long k) const { return x[k]; }
-    INLINE void add(long k, V<float> v) { x[k] += v; }
-    INLINE void write() const {
-#pragma GCC unroll 16
-        for (long k = 0; k < n; k++) put(row + k * lanes<float>, x[k]);
-    }
 };
 
 // The sum of products of two rows of `vectors` vectors.
@@ -61,12 +53,6 @@ template <class N> INLINE void add_multiple(float* to, float a, const Held<N>& x
 #pragma GCC unroll 16
     for (long k = 0; k < n; k++) put(to + k * lanes<float>, at(to + k * lanes<float>) + a * x(k));
 }
-template <class N> INLINE void add_multiple(Held<N>& to, float a, const float* x, N vectors) {
-    const long n = vectors;
-#pragma GCC unroll 16
-    for (long k = 0; k < n; k++) to.add(k, a * at(x + k * lanes<float>));
-}
-
 // Calls f with the number of vectors in a row, as a constant where that is common.
 template <class F> INLINE void with_vectors(long width, F f) {
     constexpr long common = 64 / lanes<float>;
@@ -92,7 +78,8 @@ template <class Op, class S> struct Backward {
         dk = pieces.take<float>(keys * q_room), dv = pieces.take<float>(keys * v_room);
         s = pieces.take<float>(all), p = pieces.take<float>(all), c = pieces.take<float>(all);
         term = pieces.take<float>(all), d = pieces.take<float>(all);
-        lists.values = p, lists.places = pieces.take<int32_t>(all);
+        lists.values = p, lists.places = pieces.take<int32_t>(all), lists.tile = key_tile;
+        lists.ends = pieces.take<long>(block * lists.most_tiles(call.length, key_tile));
     }
 
     void head(long batch, long number) {
@@ -133,11 +120,9 @@ private:
             on += count_on<Op>(s + i * s_room, n, place.value(call), states[i]), all += n;
         }
         bool is_dense = on > dense_backward * all;
-        long used = 0;
-        for (long i = 0; i < b.rows; i++) {                           // lists are whole vectors: no two share one
-            lists.start[i] = is_dense ? i * s_room : used;
-            used += padded<float>(row(b, i, states[i], is_dense));
-        }
+        lists.begin(b.limit);
+        for (long i = 0, used = 0; i < b.rows; used += padded<float>(lists.count[i++]))   // no two rows share a vector
+            row(b, i, states[i], is_dense ? i * s_room : used, is_dense);
         is_dense ? dense_values(b) : sparse_values(b);
         for (long i = 0; i < b.rows; i++) finish(b, i, states[i], is_dense);
         is_dense ? dense_keys(b) : sparse_keys(b);
@@ -145,26 +130,20 @@ private:
             write(dq + i * q_room, 0, (S*)call.dq + b.place(i).number(call) * call.width, 1, call.width, float(call.scale));
     }
 
-    // The weights of a row, as a list or as they lie, and their coefficients.  Returns the length of the list.
-    long row(const Block<S>& b, long i, State& state, bool is_dense) {
+    // The weights of a row from `from` on, as a list or as they lie, and their coefficients.
+    void row(const Block<S>& b, long i, State& state, long from, bool is_dense) {
         Place place = b.place(i);
-        long n = place.sees(call), at_ = lists.start[i], &count = lists.count[i];
-        float* x = s + i * s_room;
-        count = 0;
-        if (is_nan(state)) for (; count < n; count++) p[at_ + count] = c[at_ + count] = NAN, term[at_ + count] = 0, lists.places[at_ + count] = count;
-        else if (!is_empty(state)) with_mass<Op>(place.value(call), state, [&](auto mass) {
-            if (is_dense) std::copy(x, x + padded<float>(n), p + at_), count = n;
-            else count = gather(mass, x, n, p + at_, lists.places + at_);
-            Quotient quotient(state.sum);
-            for (long j = 0; j < count; j += lanes<float>) {
-                V<float> v = at(p + at_ + j), w = mass(v), cj, tj;
-                if (Op::power == 0) w = quotient(w);
-                mass.coefficients(v, w, cj, tj);
-                put(p + at_ + j, w), put(c + at_ + j, cj), put(term + at_ + j, tj);
-            }
+        long n = place.sees(call), &count = lists.count[i];
+        const float* x = s + i * s_room;
+        if (state.kept == 0) {
+            lists.fill_whole(i, from, x, n, state);
+            std::fill(c + from, c + from + count, NAN), std::fill(term + from, term + from + count, 0.f);
+        } else with_mass<Op>(place.value(call), state, [&](auto mass) {
+            if (is_dense) lists.start[i] = from, count = n;
+            else lists.fill(i, from, x, n, [mass](V<float> v, I<float>) { return mass.on(v); }), x = p + from;
+            weigh_again<Op>(mass, state, x, count, p + from, c + from, term + from);
         });
-        if (is_dense) for (float* to : {p, c, term}) std::fill(to + at_ + count, to + at_ + b.limit, 0.f);
-        return count;
+        if (is_dense) for (float* to : {p, c, term}) std::fill(to + from + count, to + from + b.limit, 0.f);
     }
 
     // Calls f with the factors of dropout of a row, for vector j of its list.
@@ -172,32 +151,33 @@ private:
         return noise(is_dense ? iota<float>() + int32_t(j) : at(lists.places + at_ + j));
     }
 
-    void copy_dropped(const Block<S>& b, bool is_dense) {             // d = p n
+    // p n: p itself without dropout, else in d.
+    const float* dropped(const Block<S>& b, bool is_dense) {
+        if (!call.dropped) return p;
         for (long i = 0; i < b.rows; i++) {
             Noise noise(call.seed, b.place(i).number(call), call.dropped);
             long at_ = lists.start[i], count = is_dense ? b.limit : lists.count[i];
-            for (long j = 0; j < count; j += lanes<float>)
-                put(d + at_ + j, call.dropped ? at(p + at_ + j) * noise_of(noise, at_, j, is_dense) : at(p + at_ + j));
+            for (long j = 0; j < count; j += lanes<float>) put(d + at_ + j, at(p + at_ + j) * noise_of(noise, at_, j, is_dense));
         }
+        return d;
     }
 
     // dv += p n g, and d = g . v
     void dense_values(const Block<S>& b) {
         if (!has_value_panels) panels_of<S>(call.v, call.v_at, b.head, call.value_width, v_panels, true).make(), has_value_panels = true;
-        copy_dropped(b, true);
-        product<true>({d, 1, s_room}, g, v_room, b.rows, dv, v_room, b.limit, v_room);
+        product<true>({dropped(b, true), 1, s_room}, g, v_room, b.rows, dv, v_room, b.limit, v_room);
         for (long j = 0; j < b.limit; j += wide)
             strip<false>({g, v_room, 1}, v_panels + j * call.value_width, wide, call.value_width, d + j, s_room, b.rows);
     }
 
     void sparse_values(const Block<S>& b) {
-        copy_dropped(b, false);
+        const float* weights = dropped(b, false);
         with_vectors(v_room, [&](auto vectors) {
-            lists.by_tiles(b.rows, b.limit, key_tile, [&](long i, long from, long to) {
+            for (long t = 0; t < lists.tiles; t++) lists.parts(b.rows, t, [&](long i, long from, long to) {
                 Held gi(g + i * v_room, vectors);
                 for (long j = from; j < to; j++) {
                     long key = lists.places[j];
-                    float w = d[j];
+                    float w = weights[j];
                     d[j] = dot(gi, v.at + key * v.row, vectors);
                     add_multiple(dv + key * v_room, w, gi, vectors);
                 }
@@ -209,44 +189,36 @@ private:
     void finish(const Block<S>& b, long i, const State& state, bool is_dense) {
         Place place = b.place(i);
         long at_ = lists.start[i], count = lists.count[i], n = place.sees(call);
+        float *pi = p + at_, *ci = c + at_, *ti = term + at_, *di = d + at_;
         double* dvalue = call.dvalues ? call.dvalues + place.number(call) : nullptr;
         if (dvalue) *dvalue = is_nan(state) ? NAN : 0;
-        if (count == 0) {
-            if (is_dense) std::fill(d + at_, d + at_ + b.limit, 0.f);
-            return;
+        for (float* x : {pi, ci, di}) std::fill(x + count, x + padded<float>(count), 0.f);
+        if (call.dropped) {
+            Noise noise(call.seed, place.number(call), call.dropped);
+            for (long j = 0; j < count; j += lanes<float>) put(di + j, at(di + j) * noise_of(noise, at_, j, is_dense));
         }
-        Noise noise(call.seed, place.number(call), call.dropped);
-        Sum<float> product, norm;
-        for (long j = 0; j < count; j += lanes<float>) {
-            I<float> inside = iota<float>() < int32_t(count - j);
-            V<float> dp = at(d + at_ + j), by = at((Op::power ? c : p) + at_ + j);
-            if (call.dropped) dp *= noise_of(noise, at_, j, is_dense);
-            product.add(inside ? by * dp : V<float>{}, j), norm.add(inside ? by : V<float>{}, j);
-            put(d + at_ + j, dp);
-        }
+        const float* by = Op::power ? ci : pi;
+        Sum<float> product, norm, total;
+        for (long j = 0; j < count; j += lanes<float>) product.add(at(by + j) * at(di + j), j), norm.add(at(by + j), j);
         float mean = Op::power ? product.get() / norm.get() : product.get();
-        Sum<float> total;
         for (long j = 0; j < count; j += lanes<float>) {
-            I<float> inside = iota<float>() < int32_t(count - j);
-            V<float> h = at(d + at_ + j) - mean;
-            total.add(inside ? at(term + at_ + j) * h : V<float>{}, j);
-            put(d + at_ + j, at(c + at_ + j) * h);
+            V<float> h = at(di + j) - mean;
+            total.add(iota<float>() < int32_t(count - j) ? at(ti + j) * h : V<float>{}, j);
+            put(di + j, at(ci + j) * h);
         }
-        if (is_dense) std::fill(d + at_ + count, d + at_ + b.limit, 0.f);
+        if (is_dense) std::fill(di + count, di + b.limit, 0.f);
+        if (count == 0) return;
         float* dbias = call.dbias ? call.dbias + place.of(call.dbias_at) : nullptr;
         long step = call.dbias_at[4];
-        if (dbias) for (long j = 0; j < count; j++) dbias[(is_dense ? j : lists.places[at_ + j]) * step] += d[at_ + j];
+        if (dbias) for (long j = 0; j < count; j++) dbias[(is_dense ? j : lists.places[at_ + j]) * step] += di[j];
         if (is_nan(state)) return;
         with_mass<Op>(place.value(call), state, [&](auto mass) {
             if constexpr (!mass.constant) {
                 const float* x = s + i * s_room;
-                I<float> where = iota<float>();
-                for (long j = 0; j < n; j += lanes<float>, where += int32_t(lanes<float>)) mass.find(at(x + j), where);
-                double slope = mass.w.pass_on(total.get(), Scores{x}, n, state, false, [&](long key, double a) {
+                double slope = found(mass.w, x, n).pass_on(total.get(), Scores{x}, n, state, false, [&](long key, double a) {
                     long vectors = q_room / lanes<float>;
-                    Held dqi(dq + i * q_room, vectors), qi(q + i * q_room, vectors);
-                    add_multiple(dqi, float(a), k.at + key * k.row, vectors);
-                    add_multiple(dk + key * q_room, float(a), qi, vectors);
+                    add_multiple(dq + i * q_room, float(a), Held(k.at + key * k.row, vectors), vectors);
+                    add_multiple(dk + key * q_room, float(a), Held(q + i * q_room, vectors), vectors);
                     if (dbias) dbias[key * step] += float(a);
                 });
                 if (dvalue) *dvalue = slope;
@@ -262,10 +234,8 @@ private:
 
     void sparse_keys(const Block<S>& b) {
         with_vectors(q_room, [&](auto vectors) {
-            lists.by_tiles(b.rows, b.limit, key_tile, [&](long i, long from, long to) {
-                Held dqi(dq + i * q_room, vectors);
-                for (long j = from; j < to; j++) add_multiple(dqi, d[j], k.at + lists.places[j] * k.row, vectors);
-                dqi.write();
+            for (long t = 0; t < lists.tiles; t++) lists.parts(b.rows, t, [&](long i, long from, long to) {
+                add_rows<false>(d + from, lists.places + from, to - from, k.at, k.row, q_room, dq + i * q_room);
                 Held qi(q + i * q_room, vectors);
                 for (long j = from; j < to; j++) add_multiple(dk + lists.places[j] * q_room, d[j], qi, vectors);
             });

@@ -10,7 +10,7 @@ constexpr long block = 24;                                            // queries
 constexpr long lone = 2;                                              // queries of a head that do not pay for panels; measured
 constexpr long key_tile = 128;                                        // keys whose values stay in a near cache; measured
 // With a larger share of weights that are not zero, dense products are faster; measured.
-constexpr double dense_forward = .55, dense_backward = .42;
+constexpr double dense_forward = .6, dense_backward = .42;
 
 // Memory cut into pieces; without memory it only counts.
 struct Pieces {
@@ -86,24 +86,44 @@ template <class S> struct Block {
 // Entries in a row of scores: whole tiles, a vector of room, and not a power of two.
 inline long score_room(const Attention& call) { return widened(call.length) + wide; }
 
-// The weights of a block that are not zero, row after row.
+// The weights of a block that are not zero, row after row, and where each row's part in a tile of keys ends: the parts of
+// one tile are used for all rows before those of the next, so that what belongs to these keys stays in the cache.
 struct Lists {
     float* values;
     int32_t* places;
+    long *ends, tile, tiles = 0;                                      // tile: its keys; tiles: those that the block sees
     long start[block], count[block];
 
-    // Calls f(row, from, to) with parts of the lists, the keys of a tile at a time for all rows, so that what belongs to
-    // these keys stays in the cache.
-    template <class F> void by_tiles(long rows, long limit, long tile, F f) const {
-        long done[block];
-        std::copy(start, start + rows, done);
-        for (long end = tile; end < limit + tile; end += tile)
-            for (long i = 0; i < rows; i++) {
-                long from = done[i], &to = done[i], last = start[i] + count[i];
-                if (end >= limit) to = last;
-                else while (to < last && places[to] < end) to++;
-                if (from < to) f(i, from, to);
+    static long most_tiles(long length, long tile) { return (length + tile - 1) / tile; }
+    void begin(long limit) { tiles = most_tiles(limit, tile); }
+
+    // Row i, in memory from `from` on: those of n scores that are on(score, key), in order; a vector of -inf follows.
+    template <class On> INLINE void fill(long i, long from, const float* x, long n, On on) {
+        long c = from;
+        I<float> key = iota<float>();
+        for (long t = 0; t < tiles; ends[i * tiles + t++] = c)
+            for (long j = t * tile; j < std::min((t + 1) * tile, n); j += lanes<float>, key += int32_t(lanes<float>)) {
+                V<float> v = at(x + j);
+                I<float> keep = on(v, key);
+                pack<int32_t>(places + c, key, keep);
+                c += pack<float>(values + c, v, keep);
             }
+        put(values + c, splat(-inf<float>));
+        start[i] = from, count[i] = c - from;
+    }
+
+    // A row that is NaN throughout, or has no weight at all.
+    void fill_whole(long i, long from, const float* x, long n, const State& state) {
+        fill(i, from, x, is_nan(state) ? n : 0, [n](V<float>, I<float> key) { return key < int32_t(n); });
+        std::fill(values + from, values + from + count[i], NAN);
+    }
+
+    // Calls f(row, from, to) with the parts of all rows in tile t.
+    template <class F> INLINE void parts(long rows, long t, F f) const {
+        for (long i = 0; i < rows; i++) {
+            long from = t ? ends[i * tiles + t - 1] : start[i], to = ends[i * tiles + t];
+            if (from < to) f(i, from, to);
+        }
     }
 };
 

@@ -5,37 +5,6 @@
 
 namespace {
 
-// o += sum of the values of a list, `columns` vectors from column d on.
-template <int columns, class S>
-INLINE void add_columns(const float* w, const int32_t* places, long count, const S* v, long v_row, long d, long width, float* o) {
-    V<float> sum[columns];
-#pragma GCC unroll 8
-    for (int k = 0; k < columns; k++) sum[k] = at(o + d + k * lanes<float>);
-    bool whole = d + columns * lanes<float> <= width;
-    auto run = [&](auto is_whole) {
-        for (long j = 0; j < count; j++) {
-            const S* row = v + places[j] * v_row + d;
-            __builtin_prefetch(v + places[std::min(j + 12, count - 1)] * v_row + d);
-#pragma GCC unroll 8
-            for (int k = 0; k < columns; k++) {
-                long left = is_whole ? lanes<float> : width - d - k * lanes<float>;
-                sum[k] += w[j] * load(row + k * lanes<float>, left);
-            }
-        }
-    };
-    whole ? run(std::true_type()) : run(std::false_type());
-#pragma GCC unroll 8
-    for (int k = 0; k < columns; k++) put(o + d + k * lanes<float>, sum[k]);
-}
-
-template <class S> void add_values(const float* w, const int32_t* places, long count, const S* v, long v_row, long width, float* o) {
-    constexpr long n = lanes<float>;
-    long d = 0;
-    for (; d + 8 * n <= width; d += 8 * n) add_columns<8>(w, places, count, v, v_row, d, width, o);
-    for (; d + 4 * n <= width; d += 4 * n) add_columns<4>(w, places, count, v, v_row, d, width, o);
-    for (; d < width; d += n) add_columns<1>(w, places, count, v, v_row, d, width, o);
-}
-
 // What a thread needs for blocks of rows.
 template <class Op, class S> struct Forward {
     const Attention& call;
@@ -54,6 +23,8 @@ template <class Op, class S> struct Forward {
         q = pieces.take<float>(block * q_room), o = pieces.take<float>(block * v_room);
         s = pieces.take<float>(block * s_room), scratch = pieces.take<float>(3 * s_room);
         lists.values = pieces.take<float>(block * s_room), lists.places = pieces.take<int32_t>(block * s_room);
+        lists.tile = few ? call.length : key_tile;
+        lists.ends = pieces.take<long>(block * lists.most_tiles(call.length, lists.tile));
     }
 
     void rows(long head_number, long from, long to) {
@@ -113,36 +84,33 @@ private:
     void sparse(const Block<S>& b, State* states, Rows v) {
         list(b, states);
         std::fill(o, o + block * v_room, 0.f);
-        if (v.at) lists.by_tiles(b.rows, b.limit, few ? b.limit : key_tile, [&](long i, long from, long to) {
-            add_values(lists.values + from, lists.places + from, to - from, v.at, v.row, v_room, o + i * v_room);
+        const S* raw = (const S*)call.v + b.head.batch * call.v_at[0] + b.head.head * call.v_at[1];
+        for (long t = 0; t < lists.tiles; t++) lists.parts(b.rows, t, [&](long i, long from, long to) {
+            auto add = [&](auto ahead, auto x, long x_row, long width) {
+                add_rows<ahead>(lists.values + from, lists.places + from, to - from, x, x_row, width, o + i * v_room);
+            };
+            if (!few) add(std::false_type(), v.at, v.row, v_room);
+            else if (v.at) add(std::true_type(), v.at, v.row, v_room);
+            else add(std::true_type(), raw, call.v_at[3], call.value_width);
         });
-        else {
-            const S* raw = (const S*)call.v + b.head.batch * call.v_at[0] + b.head.head * call.v_at[1];
-            for (long i = 0; i < b.rows; i++)
-                add_values(lists.values + lists.start[i], lists.places + lists.start[i], lists.count[i], raw, call.v_at[3],
-                           call.value_width, o + i * v_room);
-        }
     }
 
     void list(const Block<S>& b, State* states) {
-        long used = 0;
-        for (long i = 0; i < b.rows; i++) {
+        lists.begin(b.limit);
+        for (long i = 0, used = 0; i < b.rows; used += padded<float>(lists.count[i++])) {
             Place place = b.place(i);
-            long n = place.sees(call);
-            float* w = lists.values + used;
-            int32_t* places = lists.places + used;
+            long n = place.sees(call), &count = lists.count[i];
+            float *x = s + i * s_room, *w = lists.values + used;
             State& state = states[i];
-            long count = 0;
-            if (is_nan(state)) for (; count < n; count++) w[count] = NAN, places[count] = count;
-            else if (!is_empty(state)) with_mass<Op>(place.value(call), state, [&](auto mass) {
-                count = gather(mass, s + i * s_room, n, w, places);
+            if (state.kept == 0) lists.fill_whole(i, used, x, n, state);
+            else with_mass<Op>(place.value(call), state, [&](auto mass) {
+                lists.fill(i, used, x, n, [mass](V<float> v, I<float>) { return mass.on(v); });
                 weigh<Op>(mass, state, w, count);
             });
             if (call.dropped) {
                 Noise noise(call.seed, place.number(call), call.dropped);
-                for (long j = 0; j < count; j += lanes<float>) put(w + j, at(w + j) * noise(at(places + j)));
+                for (long j = 0; j < count; j += lanes<float>) put(w + j, at(w + j) * noise(at(lists.places + used + j)));
             }
-            lists.start[i] = used, lists.count[i] = count, used += padded<float>(count);
         }
     }
 };

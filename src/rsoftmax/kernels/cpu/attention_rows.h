@@ -46,26 +46,61 @@ inline void complete(const Attention& call, const Place& place, float* x, long n
 inline bool is_nan(const State& s) { return s.kept == 0 && s.m != s.m; }
 inline bool is_empty(const State& s) { return s.kept == 0 && s.m == s.m; }
 
+// What the kept scores of a row look like.
+struct Look {
+    static constexpr int ways = 4;                                    // sums that do not wait for each other
+    float top, mean, spread;
+    long kept;
+    bool bad = false;                                                 // one is NaN or +inf
+
+    Look(const float* x, long n) : kept(n) {
+        V<float> most[ways], sum[ways] = {}, squares[ways] = {};
+        std::fill(most, most + ways, splat(-inf<float>));
+        auto add = [&](int k, V<float> v, V<float> inside) {
+            most[k] = larger(most[k], v), sum[k] += inside, squares[k] += inside * inside;
+        };
+        long i = 0;
+        for (; i + ways * lanes<float> <= n; i += ways * lanes<float>)
+#pragma GCC unroll 4
+            for (int k = 0; k < ways; k++) add(k, at(x + i + k * lanes<float>), at(x + i + k * lanes<float>));
+        for (; i < n; i += lanes<float>) add(0, at(x + i), iota<float>() < int32_t(n - i) ? at(x + i) : V<float>{});
+        top = fold(larger(larger(most[0], most[1]), larger(most[2], most[3])), larger);
+        set(sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3]);
+        if (!std::isfinite(mean)) look_closely(x, n);
+    }
+
+private:
+    void look_closely(const float* x, long n) {                       // something is removed, or bad
+        V<float> sum{}, squares{};
+        I<float> in{}, wrong{};
+        for (long i = 0; i < n; i += lanes<float>) {
+            V<float> v = at(x + i), inside = v > -inf<float> ? v : V<float>{};
+            in -= v > -inf<float>, wrong |= ~(v < inf<float>);
+            sum += inside, squares += inside * inside;
+        }
+        kept = fold(in, plus), bad = fold(wrong, [](auto a, auto b) { return a | b; });
+        set(sum, squares);
+    }
+    void set(V<float> sum, V<float> squares) {
+        mean = fold(sum, plus) / kept;
+        spread = std::sqrt(std::max(fold(squares, plus) / kept - mean * mean, 0.f));
+    }
+};
+
 // A row's maximum and threshold; scratch has room for three rows.  kept = 0 marks a row without weights, m = NaN one that
 // is NaN throughout.  For the projections, lo is tau.
 template <class Op> State state_of(const float* x, long n, double value, Guess& guess, float* scratch) {
-    V<float> top = splat(-inf<float>);
-    I<float> removed{}, bad{};
-    for (long i = 0; i < n; i += lanes<float>) {
-        V<float> v = at(x + i);
-        top = larger(top, v), removed -= v == -inf<float>, bad |= ~(v < inf<float>);
-    }
-    float m = fold(top, larger);
-    if (!Op::valid(value) || fold(bad, [](auto a, auto b) { return a | b; })) return {NAN, 0, 0, 0, 0, 0};
-    State s{m, 0, 0, 0, 0, double(padded<float>(n) - fold(removed, plus))};
-    if (m == -inf<float>) return {0, 0, 0, 0, 0, 0};
-    long room = padded<float>(n) + lanes<float>;
+    Look look(x, n);
+    if (look.bad || !Op::valid(value)) return {NAN, 0, 0, 0, 0, 0};
+    if (look.kept == 0) return {0, 0, 0, 0, 0, 0};
+    State s{look.top, 0, 0, 0, 0, double(look.kept)};
     if constexpr (Op::selects) {
+        long room = padded<float>(n) + lanes<float>;
         if (value > 0) Op::find_quantile(n, value, s, [&](long j) {
-            return guess.ranks(x, n, j, m, scratch, scratch + room);
+            return guess.ranks(x, n, j, look.top, look.mean, look.spread, scratch, scratch + room);
         });
     }
-    if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, m, scratch);
+    if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, look.top, scratch);
     return s;
 }
 
@@ -84,7 +119,6 @@ template <class W> struct Exponential {
         V<float> u = on(x) ? lifted_exp<float>(x - m) * unit : V<float>{};
         return u > most ? splat(most) : u;
     }
-    INLINE void find(V<float> x, I<float> place) { if constexpr (!constant) w.find(x, place); }
     INLINE void coefficients(V<float> x, V<float> p, V<float>& c, V<float>& term) const {
         if constexpr (constant) c = p, term = V<float>{};
         else {
@@ -101,7 +135,6 @@ template <int q> struct Projected {
     INLINE V<float> above(V<float> x) const { return larger((x - m) * (1.f / q) - tau, V<float>{}); }
     INLINE I<float> on(V<float> x) const { return above(x) > 0; }
     INLINE V<float> operator()(V<float> x) const { return q == 1 ? above(x) : above(x) * above(x); }
-    INLINE void find(V<float>, I<float>) {}
     INLINE void coefficients(V<float> x, V<float>, V<float>& c, V<float>& term) const {
         c = q == 1 ? (on(x) ? splat(1.f) : V<float>{}) : above(x), term = V<float>{};
     }
@@ -117,30 +150,24 @@ template <class Op, class F> INLINE void with_mass(double value, const State& s,
     });
 }
 
+// Weights that know where the entries are to which their threshold passes its gradient.
+template <class W> INLINE W found(W w, const float* x, long n) {
+    I<float> place = iota<float>();
+    for (long i = 0; i < n; i += lanes<float>, place += int32_t(lanes<float>)) w.find(at(x + i), place);
+    return w;
+}
+
 // How many weights are not zero.
 template <class Op> long count_on(const float* x, long n, double value, const State& s) {
     if (is_nan(s)) return n;
     if (is_empty(s)) return 0;
-    I<float> count{};
+    long count = 0;
     with_mass<Op>(value, s, [&](auto mass) {
-        for (long i = 0; i < n; i += lanes<float>) count -= mass.on(at(x + i));
+        I<float> on{};
+        for (long i = 0; i < n; i += lanes<float>) on -= mass.on(at(x + i));
+        count = fold(on, plus);
     });
-    return fold(count, plus);
-}
-
-// The entries with weight, and their places, in order; a vector of -inf follows.  Returns how many there are.
-template <class M> INLINE long gather(M& mass, const float* x, long n, float* values, int32_t* places) {
-    long c = 0;
-    I<float> place = iota<float>();
-    for (long i = 0; i < n; i += lanes<float>, place += int32_t(lanes<float>)) {
-        V<float> v = at(x + i);
-        I<float> on = mass.on(v);
-        mass.find(v, place);
-        pack<int32_t>(places + c, place, on);
-        c += pack<float>(values + c, v, on);
-    }
-    put(values + c, splat(-inf<float>));
-    return c;
+    return count;
 }
 
 // v / total; a corrected product is as good as a division: a single entry gets exactly 1.
@@ -154,7 +181,7 @@ struct Quotient {
 };
 
 // From scores to weights p, in place; the projections sum to one already.
-template <class Op, class M> INLINE void weigh(const M& mass, State& s, float* x, long n) {
+template <class Op, class M> INLINE void weigh(M mass, State& s, float* x, long n) {
     Sum<float> sum;
     for (long i = 0; i < n; i += lanes<float>) {
         V<float> v = mass(at(x + i));
@@ -164,6 +191,18 @@ template <class Op, class M> INLINE void weigh(const M& mass, State& s, float* x
     s.sum = sum.get();
     Quotient quotient(s.sum);
     for (long i = 0; i < n; i += lanes<float>) put(x + i, quotient(at(x + i)));
+}
+
+// The same again, with the sum that is known, and the coefficients of the gradient; p may be x.
+template <class Op, class M>
+INLINE void weigh_again(M mass, const State& s, const float* x, long n, float* p, float* c, float* term) {
+    Quotient quotient(s.sum);
+    for (long i = 0; i < n; i += lanes<float>) {
+        V<float> v = at(x + i), w = mass(v), ci, ti;
+        if (Op::power == 0) w = quotient(w);
+        mass.coefficients(v, w, ci, ti);
+        put(p + i, w), put(c + i, ci), put(term + i, ti);
+    }
 }
 
 }  // namespace

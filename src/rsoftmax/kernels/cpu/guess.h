@@ -12,16 +12,8 @@ struct Guess {
     bool known = false;
 
     // As select: the entries of rank j and j + 1 of y[0..n), which is followed by -inf to the end of a vector.
-    Two<float> ranks(const float* y, long n, long j, float next, float* to, float* other) {
+    Two<float> ranks(const float* y, long n, long j, float next, float mean, float spread, float* to, float* other) {
         if (n < shortest) return select<float>(y, n, j, next, to, other);
-        V<float> sum{}, squares{};
-        long count = 0, step = n < 1024 ? lanes<float> : 4 * lanes<float>;      // of a long row, a quarter will do
-        for (long i = 0; i + lanes<float> <= n; i += step, count += lanes<float>) {
-            V<float> v = at(y + i);
-            sum += v, squares += v * v;
-        }
-        float mean = fold(sum, plus) / count;
-        float spread = std::sqrt(std::max(fold(squares, plus) / count - mean * mean, 0.f));
         Two<float> found = near(y, n, j, next, mean, spread, to, other);
         float at = (found.lo - mean) / spread;
         if (std::isfinite(at)) {

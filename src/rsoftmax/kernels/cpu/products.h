@@ -56,6 +56,40 @@ void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_
     for (long j = 0; j < columns; j += wide) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
 }
 
+// -------------------------------------------------------------------------------------------------- rows of a list
+
+// to += sum of w[j] x[places[j]], `columns` vectors from column d on.  ahead: rows lie far away, and are fetched early.
+template <int columns, bool ahead, class S>
+INLINE void add_columns(const float* w, const int32_t* places, long count, const S* x, long x_row, long d, long width, float* to) {
+    V<float> sum[columns];
+#pragma GCC unroll 8
+    for (int k = 0; k < columns; k++) sum[k] = at(to + d + k * lanes<float>);
+    bool whole = d + columns * lanes<float> <= width;
+    auto run = [&](auto is_whole) {
+        for (long j = 0; j < count; j++) {
+            const S* row = x + places[j] * x_row + d;
+            if (ahead) __builtin_prefetch(x + places[std::min(j + 12, count - 1)] * x_row + d);
+#pragma GCC unroll 8
+            for (int k = 0; k < columns; k++) {
+                long left = is_whole ? lanes<float> : width - d - k * lanes<float>;
+                sum[k] += w[j] * load(row + k * lanes<float>, left);
+            }
+        }
+    };
+    whole ? run(std::true_type()) : run(std::false_type());
+#pragma GCC unroll 8
+    for (int k = 0; k < columns; k++) put(to + d + k * lanes<float>, sum[k]);
+}
+
+template <bool ahead, class S>
+void add_rows(const float* w, const int32_t* places, long count, const S* x, long x_row, long width, float* to) {
+    constexpr long n = lanes<float>;
+    long d = 0;
+    for (; d + 8 * n <= width; d += 8 * n) add_columns<8, ahead>(w, places, count, x, x_row, d, width, to);
+    for (; d + 4 * n <= width; d += 4 * n) add_columns<4, ahead>(w, places, count, x, x_row, d, width, to);
+    for (; d < width; d += n) add_columns<1, ahead>(w, places, count, x, x_row, d, width, to);
+}
+
 // ------------------------------------------------------------------------------------------- matrices turned round
 
 // A panel: up to `wide` rows of x, turned into columns; columns without a row are zero.

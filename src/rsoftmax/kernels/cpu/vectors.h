@@ -51,7 +51,15 @@ template <class T, size_t... k> INLINE I<T> iota_(std::index_sequence<k...>) { r
 template <class T> INLINE I<T> iota() { return iota_<T>(std::make_index_sequence<lanes<T>>()); }   // 0, 1, 2, ...
 
 constexpr auto plus = [](auto a, auto b) { return a + b; };
-constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };
+struct Larger {
+    template <class A> INLINE A operator()(A a, A b) const { return a > b ? a : b; }
+#ifdef __AVX512F__                                                    // compilers do not find the instruction by themselves
+    INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm512_max_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+    INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm256_max_ps((__m256)a, (__m256)b); }
+#endif
+};
+constexpr Larger larger;
 constexpr auto smaller = [](auto a, auto b) { return a < b ? a : b; };
 
 // All lanes into one number, by f: halves onto each other until two lanes are left.
