@@ -21,7 +21,7 @@ test: .venv/installed-dev
 # What the tests in a browser need, of `rsoftmax app` and of the site: a chromium and two Python packages. What cannot be
 # installed is named, and is no error: the tests skip.
 browser: .venv/installed-dev
-	@$(INSTALL) --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
+	@$(INSTALL) 'rsoftmax[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
 	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
 		|| echo "make browser: no chromium, and apt-get cannot install one here; tests in a browser will skip"
 
@@ -102,7 +102,7 @@ clean:
 	@touch $@ .venv/installed-demo
 
 .venv/installed-docs: .venv/installed-dev
-	@$(INSTALL) --editable '.[docs]'
+	@$(INSTALL) 'rsoftmax[docs]'
 	@touch $@
 
 .venv.oldest/installed: $(DECLARED)
