@@ -42,7 +42,7 @@ sanitize: .venv/installed-dev
 compilers: .venv/installed-dev
 	@for pair in "gcc g++" "clang clang++"; do \
 		set -- $$pair; rm -rf build/$$1; \
-		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1); \
+		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1) || { echo "$$said"; exit 1; }; \
 		case "$$said" in *warning:*|*error:*|*failed*) echo "$$said"; exit 1;; esac; \
 		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
 	done
