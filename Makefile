@@ -21,7 +21,7 @@ test: .venv/installed-dev
 # What the tests in a browser need, of `rsoftmax app` and of the site: a chromium and two Python packages. What cannot be
 # installed is named, and is no error: the tests skip.
 browser: .venv/installed-dev
-	@$(INSTALL) --editable '.[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
+	@$(INSTALL) 'rsoftmax[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
 	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
 		|| echo "make browser: no chromium, and apt-get cannot install one here; tests in a browser will skip"
 
@@ -42,7 +42,7 @@ sanitize: .venv/installed-dev
 compilers: .venv/installed-dev
 	@for pair in "gcc g++" "clang clang++"; do \
 		set -- $$pair; rm -rf build/$$1; \
-		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1); \
+		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1) || { echo "$$said"; exit 1; }; \
 		case "$$said" in *warning:*|*error:*|*failed*) echo "$$said"; exit 1;; esac; \
 		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
 	done
@@ -102,7 +102,7 @@ clean:
 	@touch $@ .venv/installed-demo
 
 .venv/installed-docs: .venv/installed-dev
-	@$(INSTALL) --editable '.[docs]'
+	@$(INSTALL) 'rsoftmax[docs]'
 	@touch $@
 
 .venv.oldest/installed: $(DECLARED)

@@ -1,9 +1,11 @@
 """Builds the kernels: the same source once for each instruction set. The rest is declared in pyproject.toml."""
 
 import platform
+from copy import copy
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 HOME = Path("src/rsoftmax/kernels/cpu")
 COMMON = [
@@ -25,7 +27,24 @@ if platform.machine() in ("x86_64", "AMD64"):
         "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
     }
 
+
+class AllAtOnce(build_ext):
+    """Builds the libraries at the same time, each with a folder for its object files, which have the same names."""
+
+    def initialize_options(self) -> None:
+        """As many at once as there are; ``--parallel`` says otherwise."""
+        super().initialize_options()
+        self.parallel = len(LEVELS)
+
+    def build_extension(self, extension: Extension) -> None:
+        """Builds one of them."""
+        alone = copy(self)
+        alone.build_temp = str(Path(self.build_temp, extension.name))
+        build_ext.build_extension(alone, extension)
+
+
 setup(
+    cmdclass={"build_ext": AllAtOnce},
     ext_modules=[
         Extension(
             f"rsoftmax.kernels.cpu._rows_{level}",

@@ -1,15 +1,18 @@
 """How Sphinx builds the site: `make docs`."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.deprecation import RemovedInNextVersionWarning
 
 import rsoftmax
 
 ROOT = Path(__file__).parents[1]
+warnings.simplefilter("ignore", RemovedInNextVersionWarning)  # what extensions call is for them to mend
 
 project = "rsoftmax"
 author = "the rsoftmax developers"
