@@ -73,7 +73,7 @@ private:
     }
 
     // Leaves w e^(x - m) in the columns, and returns the sums of the rows.
-    INLINE V<T> masses(V<T> m, Quantiles<T> weights) const {
+    INLINE V<T> masses(V<T> m, const Quantiles<T>& weights) const {
         auto mass = [&](long i) {
             V<T> a = number_of<T>((I<T>)x(i)), v = weights(a) * lifted_exp<T>(a - m);
             x.set(i, v);
