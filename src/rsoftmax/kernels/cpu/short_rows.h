@@ -76,7 +76,7 @@ private:
     }
 
     // Leaves w e^(x - m) in the columns, and returns the sums of the rows.
-    INLINE V<T> masses(V<T> m, Quantiles<T> weights) const {
+    INLINE V<T> masses(V<T> m, const Quantiles<T>& weights) const {
         auto mass = [&](long i) {
             V<T> a = x(i), v = weights(a) * lifted_exp_of_numbers<T>(a - m);
             x.set(i, v);
