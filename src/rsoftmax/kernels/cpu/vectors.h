@@ -54,7 +54,9 @@ constexpr auto plus = [](auto a, auto b) { return a + b; };
 struct Larger {
     template <class A> INLINE A operator()(A a, A b) const { return a > b ? a : b; }
 #ifdef __AVX512F__                                                    // compilers do not find the instruction by themselves
-    INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm512_max_ps((__m512)a, (__m512)b); }
+    INLINE V<float> operator()(V<float> a, V<float> b) const {        // of _mm512_max_ps gcc 12 warns, in its own header
+        return (V<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+    }
 #elif defined(__AVX2__)
     INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm256_max_ps((__m256)a, (__m256)b); }
 #endif
