@@ -10,7 +10,7 @@ constexpr long block = 24;                                            // queries
 constexpr long lone = 2;                                              // queries of a head that do not pay for panels; measured
 constexpr long key_tile = 128;                                        // keys whose values stay in a near cache; measured
 // With a larger share of weights that are not zero, dense products are faster; measured.
-constexpr double dense_forward = .6, dense_backward = .42;
+constexpr double dense_forward = .55, dense_backward = .42;
 
 // Memory cut into pieces; without memory it only counts.
 struct Pieces {
