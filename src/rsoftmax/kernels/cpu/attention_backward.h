@@ -53,6 +53,7 @@ template <class N> INLINE void add_multiple(float* to, float a, const Held<N>& x
 #pragma GCC unroll 16
     for (long k = 0; k < n; k++) put(to + k * lanes<float>, at(to + k * lanes<float>) + a * x(k));
 }
+
 // Calls f with the number of vectors in a row, as a constant where that is common.
 template <class F> INLINE void with_vectors(long width, F f) {
     constexpr long common = 64 / lanes<float>;
