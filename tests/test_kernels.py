@@ -12,6 +12,7 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,10 +119,14 @@ def test_adversarial_rows_have_the_same_zeros(name: str, row: list[float], level
             assert_same_values(results[0], results[1], name)
 
 
-@pytest.mark.parametrize("n", [1, 5, 20, 33, 80, 256, 257])
+SIDE_BY_SIDE = ["r_softmax", "t_softmax", "sparsemax", "entmax15"]  # short rows of these are computed several at once
+
+
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+@pytest.mark.parametrize("n", [1, 5, 20, 33, 80, 81, 128, 129, 256, 257])
 @pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
-def test_rows_of_all_kinds_side_by_side_are_those_of_the_reference(n: int, masked: bool, level: str) -> None:
-    """Short rows of r_softmax are computed several at once: odd ones among them must not disturb the others."""
+def test_rows_of_all_kinds_side_by_side_are_those_of_the_reference(name: str, n: int, masked: bool, level: str) -> None:
+    """Odd rows must not disturb the others."""
     generator = torch.Generator().manual_seed(n)
     x = torch.randn(37, n, generator=generator)
     x[1], x[2], x[3] = 0.5, x[2].round(), x[3] * 1e30
@@ -130,19 +135,23 @@ def test_rows_of_all_kinds_side_by_side_are_those_of_the_reference(n: int, maske
     mask = torch.rand(37, n, generator=generator) < 0.5 if masked else None
     rates = torch.rand(37, 1, generator=generator, dtype=torch.float64)
     rates[::5], rates[3::7] = 0.0, 1.0
-    for r in (0.3, 0.97, rates):
+    spans = torch.where(rates == 1, math.inf, 4 * rates).clamp(min=1e-50)  # which is 0 in float32
+    values = {"r_softmax": [[0.3], [0.97], [rates]], "t_softmax": [[2.0], [1e-40], [spans]]}
+    for value in values.get(name, [[]]):
         for dtype in DTYPES:
             with use_kernels("reference"):
-                expected = r_softmax(x.to(dtype), r, mask=mask)
-            assert_same_values(r_softmax(x.to(dtype), r, mask=mask), expected, "r_softmax")
+                expected = MAPPINGS[name].function(x.to(dtype), *value, mask=mask)
+            assert_same_values(MAPPINGS[name].function(x.to(dtype), *value, mask=mask), expected, name)
 
 
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
 @pytest.mark.parametrize("n", [3, 20, 100])
-def test_a_row_does_not_depend_on_those_beside_it(n: int, level: str) -> None:
+def test_a_row_does_not_depend_on_those_beside_it(name: str, n: int, level: str) -> None:
     x = torch.randn(21, n, generator=torch.Generator().manual_seed(n))
-    together = r_softmax(x, 0.6)
-    assert torch.equal(torch.cat([r_softmax(row, 0.6) for row in x.split(1)]), together)
-    assert torch.equal(r_softmax(x.flip(0), 0.6).flip(0), together)
+    mapping = partial(MAPPINGS[name].function, **{"r_softmax": {"r": 0.6}, "t_softmax": {"t": 1.5}}.get(name, {}))
+    together = mapping(x)
+    assert torch.equal(torch.cat([mapping(row) for row in x.split(1)]), together)
+    assert torch.equal(mapping(x.flip(0)).flip(0), together)
 
 
 @pytest.mark.parametrize("alpha", [2.1, 3.0, 4.0])

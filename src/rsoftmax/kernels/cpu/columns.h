@@ -6,6 +6,10 @@
 namespace {
 
 template <class T> INLINE V<T> real(I<T> i) { return __builtin_convertvector(i, V<T>); }
+template <class T> INLINE V<T> roots(V<T> v) {
+    for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
+    return v;
+}
 
 // As many rows of n entries as a vector has lanes: column i holds entry i of each.
 template <class T> struct Columns {
@@ -71,11 +75,7 @@ template <class T> struct Summary {
         sum *= share, squares *= share;
     }
     V<T> mean() const { return sum / terms; }
-    V<T> spread() const {                                             // the standard deviation
-        V<T> square = larger(squares / terms - mean() * mean(), V<T>{});
-        for (int k = 0; k < lanes<T>; k++) square[k] = std::sqrt(square[k]);
-        return square;
-    }
+    V<T> spread() const { return roots<T>(larger(squares / terms - mean() * mean(), V<T>{})); }   // the standard deviation
 };
 
 }  // namespace

@@ -38,7 +38,8 @@ template <class Op> struct Weighted {
         });
     }
 
-    // dx = (p + u) h, h = g - sum p g and u = dp/dw, and what the threshold passes on.
+    // dx = (p + u) h, h = g - sum p g and u = dp/dw, and what the threshold passes on.  u is p / w, and e^d / sum where p was
+    // rounded to half precision or may have lost digits to underflow.
     template <class S, class T = Compute<S>>
     static void gradient(const Call& call, const Row<S>& x, long row, const S* p, const S* g, S* dx) {
         const State& s = call.states[row];
@@ -57,32 +58,30 @@ template <class Op> struct Weighted {
         Op::template with_weights<T>(call.value(row), s, [&](auto w) {
             if constexpr (w.constant) return softmax();
             else {
-                T m = s.m, unit = T(std::min(w.slope / s.sum, double(std::numeric_limits<T>::max())));
+                T m = s.m;
                 Sum<T> total;
-                I<T> place = iota<T>();
-                each_vector<T>(n, [&](long i, long left) {
-                    V<T> v = x(i, left), d = v - m, q = load(p + i, left), h = load(g + i, left) - mean;
-                    V<T> u = rise<S>(w, v, d, q, unit);
-                    total.add(w.term(u, d) * h, i);
-                    w.find(v, place), place += Int<T>(lanes<T>);
-                    store(dx + i, (q + u) * h, left);
-                });
+                auto each = [&](auto rise) {
+                    I<T> place = iota<T>();
+                    each_vector<T>(n, [&](long i, long left) {
+                        V<T> v = x(i, left), d = v - m, q = load(p + i, left), h = load(g + i, left) - mean;
+                        V<T> u = rise(v, d, q);
+                        total.add(w.term(u, d) * h, i);
+                        w.find(v, place), place += Int<T>(lanes<T>);
+                        store(dx + i, (q + u) * h, left);
+                    });
+                };
+                if (std::is_same_v<S, T> && w.is_tame(s.sum)) each([&](V<T> v, V<T> d, V<T> q) { return w.rise(v, d, q); });
+                else {
+                    T most = std::numeric_limits<T>::max(), unit = T(std::min<double>(w.slope / s.sum, most));
+                    each([&](V<T> v, V<T> d, V<T>) {                  // most: 0 times it is 0, in a denormal span too
+                        return w.on(v, d) ? smaller(lifted_exp<T>(d) * unit, splat(most)) : V<T>{};
+                    });
+                }
                 auto pass = [dx](long j, double a) { add(dx, j, a); };
                 double slope = w.pass_on(total.get(), x, n, s, call.detach, pass);
                 if (dvalue) *dvalue = slope;
             }
         });
-    }
-
-private:
-    // dp/dw: p / w, and e^d / sum where p was rounded to half precision or has lost digits to underflow.
-    template <class S, class W, class T = Compute<S>> INLINE static V<T> rise(const W& w, V<T> x, V<T> d, V<T> p, T unit) {
-        using Limits = std::numeric_limits<T>;
-        I<T> on = w.on(x, d);
-        bool exact = std::is_same_v<S, T> && everywhere<T>(~on | (p >= Limits::min()));
-        V<T> u = exact ? p / w(x, d) * w.slope : lifted_exp<T>(d) * unit;
-        u = on ? u : V<T>{};
-        return u > Limits::max() ? splat(Limits::max()) : u;         // a denormal span: finite, so 0 times it is 0
     }
 };
 

@@ -31,14 +31,21 @@ struct Job {
 // Takes rows, some at a time, until none are left.
 template <class Op, class S, class T = Compute<S>> void work(Job& job) {
     const Call& call = job.call;
-    bool is_short = std::is_same_v<Op, RSoftmax> && call.n <= ShortRows<S>::longest;
-    auto memory = (T*)scratch.get(std::max(scratch_size<T>(call.n), is_short ? ShortRows<S>::memory_size(call.n) : 0));
+    if constexpr (std::is_same_v<Op, Entmax>)
+        if (!call.g && !call.values) {                                // short rows of these two have a faster way
+            if (call.number == 1.5) return work<Entmax15, S>(job);
+            if (call.number == 2) return work<Sparsemax, S>(job);
+        }
+    using Short = ShortRows<Op, S>;
+    bool is_short = !call.g && call.n <= longest<Op>;
+    auto memory = (T*)scratch.get(is_short ? Short::memory_size(call.n) : scratch_size<T>(call.n));
     if (!memory) { job.failed = 1; return; }
     long chunk = (16384 / (call.n + 1) / lanes<T> + 1) * lanes<T>;
     for (long from; (from = job.next.fetch_add(chunk)) < call.rows;) {
         long to = std::min<long>(from + chunk, call.rows);
-        if (is_short && !call.g) for (long row = from; row < to; row += lanes<T>) ShortRows<S>(call, row, memory).forward();
-        else for (long row = from; row < to; row++) call.g ? backward<Op, S>(call, row) : forward<Op, S>(call, row, memory);
+        if constexpr (longest<Op> > 0)
+            if (is_short) { for (long row = from; row < to; row += lanes<T>) Short(call, row, memory).forward(); continue; }
+        for (long row = from; row < to; row++) call.g ? backward<Op, S>(call, row) : forward<Op, S>(call, row, memory);
     }
 }
 

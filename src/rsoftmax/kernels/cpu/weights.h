@@ -15,6 +15,17 @@ template <class T> T scale(T span) {
     return number<T>(std::max<Int<T>>(1, 2 * bias - Int<T>(bits(span) >> mantissa)) << mantissa);
 }
 
+template <class T> constexpr T half_ulp = std::numeric_limits<T>::epsilon() / 2;   // of 1: the least gap between numbers near it
+
+INLINE int exponent(double v) { return int(bits(v) >> 52 & 2047) - 1023; }   // of the power of two below it
+
+// Whether p = w e^d / sum has all its digits wherever w is not zero, at most `span` below the maximum, and p / w is no
+// larger than numbers can be.  `least` is the smallest such weight; powers of two are near enough.
+template <class T> bool tame(double least, double span, double slope, double sum) {
+    double depth = span * 1.45 - exponent(least) + exponent(sum / Exp<T>::lifted_one);
+    return depth < 100 && slope > 0x1p-60 && slope < 0x1p60;
+}
+
 template <class S> INLINE void add(S* dx, long i, double a) {
     if constexpr (std::is_same_v<S, Compute<S>>) dx[i] += S(a);
     else store(dx + i, load(dx + i, 1) + Compute<S>(a), 1);
@@ -43,6 +54,9 @@ template <class T> struct Hinge {
     INLINE I<T> on(V<T>, V<T> d) const { return d > -t; }
     INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (d + t) * slope : V<T>{}; }
 
+    bool is_tame(double sum) const { return tame<T>(t * slope * half_ulp<T>, t, slope, sum); }
+    INLINE V<T> rise(V<T> x, V<T> d, V<T> p) const { return p / (on(x, d) ? d + t : splat<T>(1)); }
+
     // dL/dt = sum u h, u = dp/dw and h = g - sum p g.  As sum p h = 0 it is also the sum of this times h, over -t, in
     // which a lone maximum counts exactly nothing.
     INLINE V<T> term(V<T> u, V<T> d) const { return d > -t ? u * d : V<T>{}; }
@@ -66,12 +80,17 @@ template <class T> struct Hinge {
 // and not both 0, where x > lo.
 template <class T> struct Quantile {
     static constexpr bool constant = false;
-    T lo, hi, slope, rest;
+    T m, lo, hi, slope, rest;
     I<T> lower{}, upper{};                                            // where lo and hi are
     Quantile(T m, T lo, T hi, double f)
-        : lo(lo), hi(hi), slope(scale<T>(m - lo)), rest(T((1 - f) * (double(hi * slope) - double(lo * slope)))) {}
+        : m(m), lo(lo), hi(hi), slope(scale<T>(m - lo)), rest(T((1 - f) * (double(hi * slope) - double(lo * slope)))) {}
     INLINE I<T> on(V<T> x, V<T>) const { return x > lo; }
     INLINE V<T> operator()(V<T> x, V<T> d) const { return on(x, d) ? (x * slope - hi * slope) + rest : V<T>{}; }
+
+    bool is_tame(double sum) const {
+        return tame<T>(hi > lo ? rest : std::abs(hi * slope) * half_ulp<T>, double(m) - lo, slope, sum);
+    }
+    INLINE V<T> rise(V<T> x, V<T> d, V<T> p) const { return p / (on(x, d) ? (x - hi) + rest / slope : splat<T>(1)); }
 
     INLINE V<T> term(V<T> u, V<T>) const { return u; }                // -dL/dtheta = sum u h
     INLINE void find(V<T> x, I<T> place) { lower = x == lo ? place : lower, upper = x == hi ? place : upper; }
