@@ -136,7 +136,10 @@ def test_rows_of_all_kinds_side_by_side_are_those_of_the_reference(name: str, n:
     rates = torch.rand(37, 1, generator=generator, dtype=torch.float64)
     rates[::5], rates[3::7] = 0.0, 1.0
     spans = torch.where(rates == 1, math.inf, 4 * rates).clamp(min=1e-50)  # which is 0 in float32
-    values = {"r_softmax": [[0.3], [0.97], [rates]], "t_softmax": [[2.0], [1e-40], [spans]]}
+    values: dict[str, list[list[float | Tensor]]] = {
+        "r_softmax": [[0.3], [0.97], [rates]],
+        "t_softmax": [[2.0], [1e-40], [spans]],
+    }
     for value in values.get(name, [[]]):
         for dtype in DTYPES:
             with use_kernels("reference"):

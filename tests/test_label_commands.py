@@ -236,6 +236,7 @@ def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
     (tmp_path / "notes.txt").write_text("so happy")
     assert "notes.txt is a file; name one table alone" in rsoftmax("predict", model, tmp_path / "notes.txt", code=2)
     assert "rows.csv is a file; name one table alone" in rsoftmax("predict", model, table, table, code=2)
+    assert "is a folder; this model reads texts" in rsoftmax("predict", model, tmp_path, code=2)
     assert "and stands alone" in rsoftmax("predict", model, "-", "I love it", typed="so happy\n", code=2)
     assert "byte 8 is no UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
     assert "row 1: '\\udcff' is no Unicode" in rsoftmax("predict", model, "\udcff", code=2)

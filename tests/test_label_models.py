@@ -174,8 +174,9 @@ def test_scores_are_those_of_scikit_learn() -> None:
     for average in ("micro", "macro", "samples"):
         assert getattr(scores, average) == pytest.approx(f1_score(truth, found, average=average, zero_division=1.0))
     columns = [[getattr(one, name) for one in scores.labels] for name in ("precision", "recall")]
-    assert columns[0] == pytest.approx(precision_score(truth, found, average=None, zero_division=1.0))
-    assert columns[1] == pytest.approx(recall_score(truth, found, average=None, zero_division=1.0))
+    for column, score in zip(columns, (precision_score, recall_score), strict=True):
+        assert column == pytest.approx(score(truth, found, average=None, zero_division=np.nan), nan_ok=True)
+    assert scores.as_dict()["labels"][5] == {"label": "f", "precision": None, "recall": None, "f1": 1.0, "rows": 0}
     assert scores.brier == pytest.approx(brier_score_loss(truth.ravel(), marginals.ravel()))
     best = marginals.argmax(1)
     assert scores.precision_at[1] == pytest.approx(float(truth[range(50), best].mean()))
@@ -380,6 +381,13 @@ def test_rows_of_a_table_must_be_finite_numbers_of_every_feature() -> None:
         TableModel.fit(rows, labels, ["u"])
     with pytest.raises(ValueError, match="no row has a label"):
         TableModel.fit(rows, [[]] * 27, ["u", "v"])
+
+
+def test_a_file_that_is_gone_is_named(trained: LabelModel, tmp_path: Path) -> None:
+    trained.save_pretrained(tmp_path / "model")
+    (tmp_path / "model/tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="is damaged: tokenizer.json is gone, which config.json was saved with"):
+        LabelModel.from_pretrained(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

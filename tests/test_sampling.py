@@ -89,9 +89,9 @@ def test_generate_takes_them_for_samples_beams_and_batches(warper: TSoftmaxWarpe
 
 
 def test_wrong_settings_are_refused() -> None:
-    for t in (0, -1.0, math.nan):
+    for t in (0, -1.0, math.nan, "1"):
         with pytest.raises(ValueError, match="t must be above 0"):
-            TSoftmaxWarper(t)
+            TSoftmaxWarper(t)  # type: ignore[arg-type]
     for wrong in ({}, {"k": 1, "r": 0.5}):
         with pytest.raises(ValueError, match="give k or r, and not both"):
             RSoftmaxWarper(**wrong)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def in_order(rows: list[Row]) -> bool:
 
 def test_bench_measures_every_mapping_prints_and_draws(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "--quick", "--threads", "1", "--out", str(tmp_path))
-    assert "r_softmax forward, n 16 to 511" in shown
+    assert "r_softmax forward, n 80 to 256" in shown
     assert "group 12 of 12" in shown
     rows = read(tmp_path / "bench.jsonl")
     assert {row["method"] for row in rows} >= {*MAPPINGS, "torch.softmax", "quantile formula"}

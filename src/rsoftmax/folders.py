@@ -87,6 +87,8 @@ def hashes(folder: Path) -> dict[str, str]:
 def check_hashes(folder: Path, files: dict[str, str]) -> None:
     """Refuse files that are not those of the settings."""
     for name, digest in files.items():
+        if not (folder / Path(name).name).is_file():
+            raise ValueError(f"{name} is gone, which {SETTINGS} was saved with; put it back, or save the model again")
         if _hash(folder / Path(name).name) != digest:
             raise ValueError(
                 f"{name} is not the file that {SETTINGS} was saved with: it was changed, or a save was stopped halfway;"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rsoftmax.printable import printable
+from rsoftmax.printable import printable, share
 
 __all__ = ["model_card"]
 
@@ -44,14 +44,13 @@ def model_card(library: str, items: str, what: str, use: str, scores: dict[str, 
 
 def _scores(found: dict[str, Any]) -> str:
     whole = [(f"{name} F1", found[name]) for name in ("micro", "macro", "samples")]
-    whole += [(f"precision at {k}", share) for k, share in found["precision_at"].items()]
+    whole += [(f"precision at {k}", value) for k, value in found["precision_at"].items()]
     whole += [("Brier score", found["brier"]), ("calibration error", found["calibration_error"])]
     lines = ["| score | |", "| --- | --- |", *(f"| {title} | {value:.3f} |" for title, value in whole)]
     labels = ["| label | precision | recall | F1 | rows |", "| --- | --- | --- | --- | --- |"]
-    labels += [
-        f"| {_cell(one['label'])} | {one['precision']:.3f} | {one['recall']:.3f} | {one['f1']:.3f} | {one['rows']} |"
-        for one in found["labels"][:MOST]
-    ]
+    for one in found["labels"][:MOST]:
+        shares = " | ".join(share(one[name]) for name in ("precision", "recall", "f1"))
+        labels.append(f"| {_cell(one['label'])} | {shares} | {one['rows']} |")
     of = f"Of {found['rows']} rows that were not trained on; calibration and cuts were learned from them."
     return "\n\n".join([of, "\n".join(lines), "\n".join(labels)])
 

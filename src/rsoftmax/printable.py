@@ -1,6 +1,6 @@
 """Names that come from files, and probabilities, as they can be shown: on a terminal, in a report and in a figure."""
 
-__all__ = ["printable", "readable"]
+__all__ = ["counted", "printable", "readable", "share"]
 
 
 def printable(text: str) -> str:
@@ -14,6 +14,26 @@ def printable(text: str) -> str:
         naïve\n\x1b[31mred \u202egnp.exe
     """
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something.
+
+    Example:
+        >>> counted(1, "label"), counted(2, "label")
+        ('1 label', '2 labels')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def share(value: float | None) -> str:
+    """A share in three digits; a dash for a share of nothing, which is NaN, or None in a file.
+
+    Example:
+        >>> share(0.5), share(float("nan"))
+        ('0.500', '-')
+    """
+    return "-" if value is None or value != value else f"{value:.3f}"
 
 
 def readable(p: float) -> str:

@@ -55,14 +55,14 @@ def _show(scores: "Evaluation") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rsoftmax.printable import printable
+    from rsoftmax.printable import printable, share
 
     whole = Table("score", f"of {scores.rows} rows")
     for title, value in scores.headline().items():
         whole.add_row(title, f"{value:.3f}")
     each = Table("label", "precision", "recall", "F1", "rows")
     for one in scores.labels:
-        each.add_row(printable(one.label), f"{one.precision:.3f}", f"{one.recall:.3f}", f"{one.f1:.3f}", str(one.rows))
+        each.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.rows))
     console = Console(markup=False)
     console.print(whole)
     console.print(each)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax.cli.label_models import load, told
+from rsoftmax.printable import counted
 
 
 def export(
@@ -22,4 +23,4 @@ def export(
         from rsoftmax.onnx_files import export as write
 
         write(loaded, onnx)
-    typer.echo(f"wrote {onnx}: marginals and labels of {len(loaded.names)} labels")
+    typer.echo(f"wrote {onnx}: marginals and labels of {counted(len(loaded.names), 'label')}")

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -116,10 +116,12 @@ def _typed() -> list[str]:
 
 
 def _no_files(texts: list[str]) -> list[str]:
-    """The texts, if none of them names a file or the standard input, whose content would not be read."""
+    """The texts, if none of them names a file, a folder or the standard input, whose content would not be read."""
     for text in texts:
         if text == "-":
             raise ValueError("- reads the standard input, and stands alone; leave it out, or the other texts")
+        if isdir(text):
+            raise ValueError(f"{text} is a folder; this model reads texts: name one table alone, or give the texts")
         if isfile(text):  # unlike Path.is_file, False for a text that is too long for a name
             raise ValueError(f"{text} is a file; name one table alone, or give texts, a line each: - < {text}")
     return texts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rsoftmax.cli.label_models import INPUTS, cut_notice, items_of, rows_told, told
+from rsoftmax.printable import counted
 
 if TYPE_CHECKING:
     from rsoftmax.cli.label_models import AnyModel
@@ -155,5 +156,5 @@ def _remove(folder: Path) -> None:
 
 def _report(model: "AnyModel", out: Path) -> None:
     scores = model.scores
-    typer.echo(f"wrote {out}: {len(model.names)} labels; on {scores['rows']} rows that were not trained on:")
+    typer.echo(f"wrote {out}: {counted(len(model.names), 'label')}; on {scores['rows']} rows that were not trained on:")
     typer.echo(", ".join(f"{name} F1 {scores[name]:.3f}" for name in AVERAGES))

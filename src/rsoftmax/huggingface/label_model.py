@@ -20,6 +20,7 @@ from rsoftmax.huggingface.weights_file import check_report, check_shapes
 from rsoftmax.model_card import model_card
 from rsoftmax.multilabel import Average, Evaluation, Labeller, LabelNetwork, Output, indicator
 from rsoftmax.multilabel.labeller import Labels, check_lengths
+from rsoftmax.printable import counted
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 LONGEST = 256  # tokens that are read of a text, if the encoder reads as many and nothing else is said
@@ -301,7 +302,7 @@ class LabelModel(Labeller, PreTrainedModel):
         what = (
             f"A {self.encoder.config.model_type} encoder with a head of rsoftmax {config.rsoftmax_version} that gives"
         )
-        what = f"{what} each item some of {len(self.names)} labels, with their probabilities."
+        what = f"{what} each item some of {counted(len(self.names), 'label')}, with their probabilities."
         use = USE.format(item="a text" if texts else "picture.jpg")
         return model_card("transformers", "texts" if texts else "pictures", what, use, config.scores)
 

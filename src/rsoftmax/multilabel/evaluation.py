@@ -14,7 +14,10 @@ FIRST = (1, 3, 5)
 
 @dataclass(frozen=True)
 class LabelScores:
-    """One label: right answers as a share of those given and of those due, and the number of rows that have it."""
+    """One label: right answers as a share of those given and of those due, and the number of rows that have it.
+
+    A share of nothing is NaN: the precision of a label that was never answered, the recall of one that no row has.
+    """
 
     label: str
     precision: float
@@ -49,8 +52,10 @@ class Evaluation:
     curve: CalibrationCurve
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON can hold it, without the curve."""
-        return {name: value for name, value in asdict(self).items() if name != "curve"}
+        """The same as JSON can hold it, with None in place of NaN and without the curve."""
+        found = {name: value for name, value in asdict(self).items() if name != "curve"}
+        labels = [{k: None if v != v else v for k, v in one.items()} for one in found["labels"]]
+        return {**found, "labels": labels}
 
     def named(self, names: Sequence[str]) -> "Evaluation":
         """The same with other names of the labels."""
@@ -81,7 +86,7 @@ def evaluated(marginals: Tensor, found: Tensor, truth: Tensor, names: Sequence[s
     known = ~truth.isnan()
     found, truth = found.bool() & known, truth.nan_to_num().bool()
     right, given, due = found & truth, found, truth
-    precision, recall = (_ratio(right.sum(0), part.sum(0)) for part in (given, due))
+    precision, recall = (right.sum(0) / part.sum(0) for part in (given, due))
     f1 = _f1(right.sum(0), given.sum(0), due.sum(0))
     curve = calibration_curve(marginals[known], truth[known])
     return Evaluation(
@@ -100,13 +105,9 @@ def evaluated(marginals: Tensor, found: Tensor, truth: Tensor, names: Sequence[s
     )
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """The share; 1 of nothing."""
-    return torch.where(whole == 0, 1.0, part.double() / whole.clamp(min=1))
-
-
 def _f1(right: Tensor, given: Tensor, due: Tensor) -> Tensor:
-    return _ratio(2 * right, given + due)
+    """F1; 1 where nothing is given and nothing is due."""
+    return torch.where(given + due == 0, 1.0, 2 * right.double() / (given + due).clamp(min=1))
 
 
 def _precision_at(marginals: Tensor, truth: Tensor, k: int) -> float:

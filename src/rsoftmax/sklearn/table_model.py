@@ -14,6 +14,7 @@ from rsoftmax.folders import CARD, SETTINGS, WEIGHTS, check_hashes, hashes, sett
 from rsoftmax.model_card import model_card
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output
 from rsoftmax.multilabel.labeller import Labels, check_lengths, indicator
+from rsoftmax.printable import counted
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
 from rsoftmax.sklearn.encoded import targets_of
 from rsoftmax.sklearn.merging import merged
@@ -182,7 +183,7 @@ class TableModel(Labeller, nn.Module):
     def _card(self) -> str:
         what = f"Networks of rsoftmax {__version__} that give rows of {', '.join(self.features)} some of"
         use = USE.format(row=", ".join("0.0" for _ in self.features))
-        what = f"{what} {len(self.names)} labels, each with its probability."
+        what = f"{what} {counted(len(self.names), 'label')}, each with its probability."
         return model_card("rsoftmax", "rows of a table", what, use, self.settings["scores"])
 
 

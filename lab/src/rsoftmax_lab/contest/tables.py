@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rsoftmax.printable import counted
 from rsoftmax_lab.contest.contestants import Contestant
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.training import Point
-from rsoftmax_lab.report.markdown import Markdown, counted, listed, markdown
+from rsoftmax_lab.report.markdown import Markdown, listed, markdown
 from rsoftmax_lab.report.table import Table, best_in_bold
 
 

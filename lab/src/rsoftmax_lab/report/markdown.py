@@ -61,13 +61,3 @@ def _escaped(text: str) -> str:
 def listed(settings: Mapping[str, Any]) -> str:
     """Settings, one after the other."""
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "seed"), counted(2, "seed")
-        ('1 seed', '2 seeds')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rsoftmax.printable import counted
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
 from rsoftmax_lab.contest.results import Contest
@@ -12,7 +13,7 @@ from rsoftmax_lab.experiments.images import beside, figure
 from rsoftmax_lab.experiments.images.beside import SOFTMAX, TITLES, Column
 from rsoftmax_lab.experiments.images.grid import WAYS, Run
 from rsoftmax_lab.experiments.images.results import Table1, table1
-from rsoftmax_lab.report.markdown import counted, listed, render
+from rsoftmax_lab.report.markdown import listed, render
 from rsoftmax_lab.report.mean import signed
 from rsoftmax_lab.report.table import Claim, Table, weighed
 from rsoftmax_lab.report.write import Section

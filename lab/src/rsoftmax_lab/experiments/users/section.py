@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rsoftmax.printable import counted
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
@@ -9,7 +10,7 @@ from rsoftmax_lab.experiments.users import figure
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1
 from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
-from rsoftmax_lab.report.markdown import counted, render
+from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean_ranks import Ranks
 from rsoftmax_lab.report.table import Table, best_in_bold, weighed
 from rsoftmax_lab.report.write import Section
