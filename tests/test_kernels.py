@@ -405,7 +405,6 @@ def test_every_operation_has_its_definition_and_its_mapping() -> None:
         ({"x": 0}, ValueError, "x and p are needed"),
         ({"op": 99}, ValueError, "op is not in OPERATIONS"),
         ({"dtype": -1}, ValueError, "dtype is not in DTYPES"),
-        ({"mask": 64}, ValueError, "a mask needs mask_rows"),
         ({"g": 64}, ValueError, "g needs dx"),
         ({"g": 64, "dx": 64}, ValueError, "g needs the states of forward"),
         ({"colour": 1}, TypeError, "a call has no field 'colour'"),

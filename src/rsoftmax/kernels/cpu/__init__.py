@@ -123,8 +123,8 @@ def _run(
     """
     n = x.size(-1)
     rows, stride = (x, n) if x.is_contiguous() else _rows(x)
-    values = value.to(torch.float64).reshape(-1).contiguous() if isinstance(value, Tensor) else None
-    offsets = None if mask is None else _offsets(mask)
+    values = value.to(torch.float64).contiguous() if isinstance(value, Tensor) else None
+    offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
     _library.run(
         op=OPERATIONS[name],
         dtype=DTYPES[x.dtype],
@@ -134,6 +134,7 @@ def _run(
         x_stride=stride,
         mask=0 if mask is None else mask.data_ptr(),
         mask_step=0 if mask is None else mask.stride(-1),
+        mask_stride=n,
         mask_rows=0 if offsets is None else offsets.data_ptr(),
         number=value if isinstance(value, float) else 0.0,
         values=0 if values is None else values.data_ptr(),

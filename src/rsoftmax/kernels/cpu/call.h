@@ -14,7 +14,8 @@ struct Call {
     int64_t x_stride;                          // from one row to the next
     const uint8_t* mask;                       // 0 = removed
     int64_t mask_step;                         // from one entry to the next; 0 where one serves the row
-    const int64_t* mask_rows;                  // where the mask of each row begins
+    int64_t mask_stride;                       // from one row to the next ...
+    const int64_t* mask_rows;                  // ... or where the mask of each row begins
     double number;                             // the parameter, if it is one number ...
     const double* values;                      // ... or one for each row
     char* p;                                   // the probabilities: output of forward, input of backward
@@ -39,11 +40,12 @@ struct State {
 // The scores of a row: vector i of it, removed entries and the padding behind the last one as -inf.
 template <class S, class T = Compute<S>> struct Row {
     const S* x;
-    const uint8_t* mask;
+    const uint8_t* mask = nullptr;
     long n, step;
     Row(const Call& call, long row)
-        : x((const S*)call.x + row * call.x_stride), mask(call.mask ? call.mask + call.mask_rows[row] : nullptr),
-          n(call.n), step(call.mask_step) {}
+        : x((const S*)call.x + row * call.x_stride), n(call.n), step(call.mask_step) {
+        if (call.mask) mask = call.mask + (call.mask_rows ? call.mask_rows[row] : row * call.mask_stride);
+    }
     INLINE V<T> operator()(long i) const { return (*this)(i, n - i); }
     INLINE V<T> operator()(long i, long left) const {
         V<T> v = load(x + i, left);

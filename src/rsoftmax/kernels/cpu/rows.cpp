@@ -33,9 +33,9 @@ constexpr auto operations = listed(Operations());
 
 constexpr Field fields[] = {
     FIELD(Call, op), FIELD(Call, dtype), FIELD(Call, rows), FIELD(Call, n), FIELD(Call, x), FIELD(Call, x_stride),
-    FIELD(Call, mask), FIELD(Call, mask_step), FIELD(Call, mask_rows), FIELD(Call, number), FIELD(Call, values),
-    FIELD(Call, p), FIELD(Call, states), FIELD(Call, g), FIELD(Call, dx), FIELD(Call, dvalues), FIELD(Call, detach),
-    FIELD(Call, threads)};
+    FIELD(Call, mask), FIELD(Call, mask_step), FIELD(Call, mask_stride), FIELD(Call, mask_rows), FIELD(Call, number),
+    FIELD(Call, values), FIELD(Call, p), FIELD(Call, states), FIELD(Call, g), FIELD(Call, dx), FIELD(Call, dvalues),
+    FIELD(Call, detach), FIELD(Call, threads)};
 static_assert(bytes_of(fields) == sizeof(Call), "every field is listed");
 
 // --------------------------------------------------------------------------------------------------- the calls
@@ -45,7 +45,6 @@ const char* problem(const Call& call) {
     if (call.op < 0 || call.op >= (long)operations.size()) return "op is not in OPERATIONS";
     if (call.dtype < 0 || call.dtype >= (long)std::size(formats)) return "dtype is not in DTYPES";
     if (!call.x || !call.p) return "x and p are needed";
-    if (call.mask && !call.mask_rows) return "a mask needs mask_rows";
     if (call.g && !call.dx) return "g needs dx";
     if (call.g && operations[call.op].keeps_state && !call.states) return "g needs the states of forward";
     return nullptr;
