@@ -156,7 +156,7 @@ def _outside(name: str, parameter: Parameter, found: str) -> str:
 def broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size, dim: int = -1) -> Tensor:
     """The tensor expanded to a shape, or an error that says how it would fit."""
     try:
-        return tensor.expand(shape)
+        return tensor if tensor.shape == shape else tensor.expand(shape)  # which costs as much as a small softmax
     except RuntimeError:
         lacks = shape[:dim] + shape[dim:][1:]  # without the dimension of the row
         hint = f"use {what}.unsqueeze({dim})" if tensor.shape == lacks else f"reshape {what}"
