@@ -386,7 +386,7 @@ def test_rows_of_a_table_must_be_finite_numbers_of_every_feature() -> None:
 def test_a_file_that_is_gone_is_named(trained: LabelModel, tmp_path: Path) -> None:
     trained.save_pretrained(tmp_path / "model")
     (tmp_path / "model/tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="is damaged: tokenizer.json is gone, which config.json was saved with"):
+    with pytest.raises(ValueError, match=r"is damaged: tokenizer\.json is gone, which config\.json was saved with"):
         LabelModel.from_pretrained(tmp_path / "model")
 
 

@@ -86,6 +86,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "attention-machine": partial(machine, "attention"),
         "steps-verdict": partial(verdict, "finetuning"),
         "generating-verdict": partial(verdict, "generate"),
+        "heads-machine": partial(machine, "heads"),
     },
     "docs/attention.md": {
         "forward": partial(attention, "forward"),

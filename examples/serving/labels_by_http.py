@@ -4,7 +4,8 @@
     MODEL=my-model uvicorn labels_by_http:app
     curl 127.0.0.1:8000/predict --json '{"texts": ["what a lovely day"]}'
 
-For rows of numbers take `rsoftmax.sklearn.TableModel.load` and `list[list[float]]`; the rest stays.
+For rows of numbers take `rsoftmax.sklearn.TableModel.load`, of `'rsoftmax[sklearn]'`, and `list[list[float]]`; the rest
+stays.
 """
 
 import os

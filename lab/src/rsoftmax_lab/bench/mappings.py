@@ -151,7 +151,7 @@ def _on(kernels: str, call: Call) -> Call:
 def _goal(method: str, mode: str, shortest: int, longest: int, at_most: float) -> Goal:
     lengths = range(shortest, longest + 1)
     cases = {"method": (method,), "mode": (mode,), "kernels": (FAST,), "n": lengths}
-    return Goal(f"{method} {mode}, n {shortest} to {longest}", at_most, cases)
+    return Goal(f"{method} {mode}, n {shortest}{'' if shortest == longest else f' to {longest}'}", at_most, cases)
 
 
 def _memory(row: Row) -> str:

@@ -98,7 +98,8 @@ def verdict(benchmark: Benchmark, rows: Sequence[Row]) -> str:
     for goal in benchmark.goals:
         if cases := goal.measured(rows):
             ratios = [ratio for ratio, _ in cases]
-            costliest = f"{ratio_text(ratios[0])} ({benchmark.place.format_map(cases[0][1].case)})"
+            place = benchmark.place.format_map(cases[0][1].case).replace(", ,", ",")  # a mapping without a parameter
+            costliest = f"{ratio_text(ratios[0])} ({place})"
             within = f"{sum(ratio <= goal.at_most for ratio in ratios)} of {len(ratios)}"
             lines.append([goal.title, f"{goal.at_most}", ratio_text(statistics.median(ratios)), costliest, within])
     return markdown(["goal", "at most", "median case", "costliest case", "cases within"], lines)
