@@ -34,6 +34,8 @@ def main() -> None:
         copy = Path(folder) / "rsoftmax"
         ignored = shutil.ignore_patterns(".git", ".venv*", "build", "*.so", "results")
         shutil.copytree(ROOT, copy, ignore=ignored)
+        setup = copy / "setup.py"
+        setup.write_text(setup.read_text().replace('"-O3"', '"-O1"'))  # with -O3 they compile for half an hour
         build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         flags = dict.fromkeys(("CFLAGS", "CXXFLAGS", "LDFLAGS"), CHECKS)
         subprocess.run(build, cwd=copy, check=True, env={**os.environ, **flags})
