@@ -37,7 +37,7 @@ class TSoftmaxWarper(LogitsProcessor):
     """
 
     def __init__(self, t: float) -> None:
-        if not (_is_number(t) and t > 0):
+        if not (isinstance(t, Real) and t > 0):
             raise ValueError(f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same tokens")
         self.t = float(t)
 
@@ -82,7 +82,7 @@ class RSoftmaxWarper(LogitsProcessor):
             raise ValueError(f"RSoftmaxWarper: give k or r, and not both; got k={k!r}, r={r!r}")
         if k is not None and (not isinstance(k, int) or k < 1):
             raise ValueError(f"RSoftmaxWarper: k must be a whole number from 1, got {k!r}")
-        if r is not None and not (_is_number(r) and RATE.contains(r)):
+        if r is not None and not (isinstance(r, Real) and RATE.contains(r)):
             raise ValueError(f"RSoftmaxWarper: r must be {RATE.text}, got {r!r}; {RATE.remedy}")
         self.k, self.r = k, r
 
@@ -97,10 +97,6 @@ class RSoftmaxWarper(LogitsProcessor):
             if (best[..., 0] > best[..., -1]).all():
                 return torch.full_like(x, -torch.inf).scatter_(-1, places[..., :-1], _log_p(best, left))
         return r_softmax(x, (left - self.k).clamp(min=0).double() / left).log_()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)
 
 
 def _log_p(best: Tensor, left: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def evaluated(marginals: Tensor, found: Tensor, truth: Tensor, names: Sequence[s
     known = ~truth.isnan()
     found, truth = found.bool() & known, truth.nan_to_num().bool()
     right, given, due = found & truth, found, truth
-    precision, recall = (right.sum(0) / part.sum(0) for part in (given, due))
+    precision, recall = (right.sum(0).double() / part.sum(0) for part in (given, due))
     f1 = _f1(right.sum(0), given.sum(0), due.sum(0))
     curve = calibration_curve(marginals[known], truth[known])
     return Evaluation(

@@ -6,10 +6,6 @@
 namespace {
 
 template <class T> INLINE V<T> real(I<T> i) { return __builtin_convertvector(i, V<T>); }
-template <class T> INLINE V<T> roots(V<T> v) {
-    for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
-    return v;
-}
 
 // As many rows of n entries as a vector has lanes: column i holds entry i of each.
 template <class T> struct Columns {

@@ -159,11 +159,7 @@ template <int q> struct Projection {
     }
 
     // The support of sparsemax, the root of entmax15.
-    template <class T> INLINE static V<T> root(V<T> p) {
-        if (q == 1) return p > 0 ? splat<T>(1) : p;
-        for (int k = 0; k < lanes<T>; k++) p[k] = std::sqrt(p[k]);
-        return p;
-    }
+    template <class T> INLINE static V<T> root(V<T> p) { return q == 1 ? p > 0 ? splat<T>(1) : p : roots<T>(p); }
 
     template <class S> static void gradient(const Call&, const Row<S>& x, long, const S* p, const S* g, S* dx) {
         through_threshold(p, g, dx, x.n, root<Compute<S>>);

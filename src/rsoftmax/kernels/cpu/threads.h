@@ -28,6 +28,20 @@ struct Job {
     std::atomic<long> next{0}, failed{0};
 };
 
+// Rows [from, to) of a call.
+template <class Op, class S, class T = Compute<S>> void some_rows(const Call& call, long from, long to, T* memory) {
+    if (call.g) {
+        for (; from < to; from++) backward<Op, S>(call, from);
+        return;
+    }
+    if constexpr (longest<Op> > 0)
+        if (call.n <= longest<Op>) {
+            for (; from < to; from += lanes<T>) ShortRows<Op, S>(call, from, memory).forward();
+            return;
+        }
+    for (; from < to; from++) forward<Op, S>(call, from, memory);
+}
+
 // Takes rows, some at a time, until none are left.
 template <class Op, class S, class T = Compute<S>> void work(Job& job) {
     const Call& call = job.call;
@@ -36,17 +50,12 @@ template <class Op, class S, class T = Compute<S>> void work(Job& job) {
             if (call.number == 1.5) return work<Entmax15, S>(job);
             if (call.number == 2) return work<Sparsemax, S>(job);
         }
-    using Short = ShortRows<Op, S>;
-    bool is_short = !call.g && call.n <= longest<Op>;
-    auto memory = (T*)scratch.get(is_short ? Short::memory_size(call.n) : scratch_size<T>(call.n));
+    size_t need = call.n <= longest<Op> ? ShortRows<Op, S>::memory_size(call.n) : scratch_size<T>(call.n);
+    auto memory = (T*)scratch.get(need);
     if (!memory) { job.failed = 1; return; }
     long chunk = (16384 / (call.n + 1) / lanes<T> + 1) * lanes<T>;
-    for (long from; (from = job.next.fetch_add(chunk)) < call.rows;) {
-        long to = std::min<long>(from + chunk, call.rows);
-        if constexpr (longest<Op> > 0)
-            if (is_short) { for (long row = from; row < to; row += lanes<T>) Short(call, row, memory).forward(); continue; }
-        for (long row = from; row < to; row++) call.g ? backward<Op, S>(call, row) : forward<Op, S>(call, row, memory);
-    }
+    for (long from; (from = job.next.fetch_add(chunk)) < call.rows;)
+        some_rows<Op, S>(call, from, std::min<long>(from + chunk, call.rows), memory);
 }
 
 void worker(void* job) { ((Job*)job)->work(*(Job*)job); }

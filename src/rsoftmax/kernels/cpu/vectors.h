@@ -64,6 +64,11 @@ struct Larger {
 constexpr Larger larger;
 constexpr auto smaller = [](auto a, auto b) { return a < b ? a : b; };
 
+template <class T> INLINE V<T> roots(V<T> v) {
+    for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
+    return v;
+}
+
 // All lanes into one number, by f: halves onto each other until two lanes are left.
 template <class A, size_t... k, class F> INLINE auto halves(A v, std::index_sequence<k...>, F f) {
     return f(__builtin_shufflevector(v, v, k...), __builtin_shufflevector(v, v, (k + sizeof...(k))...));
