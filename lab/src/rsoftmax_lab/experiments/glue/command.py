@@ -30,7 +30,9 @@ class Options:
         int | None, typer.Option(min=0, help="Training rows to select on, at most a tenth of them; 0 for none.")
     ] = None
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines of the files.")] = False
-    bf16: Annotated[bool, typer.Option("--bf16", help="Multiply matrices in bfloat16: faster, less exact.")] = False
+    bf16: Annotated[
+        bool, typer.Option("--bf16", help="Multiply matrices in bfloat16: less exact; faster where the hardware can.")
+    ] = False
     seeds: Annotated[int, typer.Option(min=1, help="How often everything is run, each time with another seed.")] = 1
 
     @property
