@@ -37,7 +37,7 @@ class TSoftmaxWarper(LogitsProcessor):
     """
 
     def __init__(self, t: float) -> None:
-        if not (isinstance(t, Real) and t > 0):
+        if not (isinstance(t, (float, Real)) and t > 0):
             raise ValueError(f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same tokens")
         self.t = float(t)
 
@@ -82,7 +82,7 @@ class RSoftmaxWarper(LogitsProcessor):
             raise ValueError(f"RSoftmaxWarper: give k or r, and not both; got k={k!r}, r={r!r}")
         if k is not None and (not isinstance(k, int) or k < 1):
             raise ValueError(f"RSoftmaxWarper: k must be a whole number from 1, got {k!r}")
-        if r is not None and not (isinstance(r, Real) and RATE.contains(r)):
+        if r is not None and not (isinstance(r, (float, Real)) and RATE.contains(r)):
             raise ValueError(f"RSoftmaxWarper: r must be {RATE.text}, got {r!r}; {RATE.remedy}")
         self.k, self.r = k, r
 
