@@ -1,38 +1,57 @@
 # make demo, make test: everything on a fresh machine with Python 3.11 or newer, git, make and a compiler.
 PYTHON ?= python3
 BIN := .venv/bin
+PARALLEL := --numprocesses auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard src/rsoftmax/kernels/cpu/*.cpp src/rsoftmax/kernels/cpu/*.h)
+FUZZ = $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASE),--case $(CASE))
+DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard $(addprefix src/rsoftmax/kernels/cpu/csrc/*/,*.cpp *.h))
 
-.PHONY: demo test browser test-gpu test-oldest sanitize compilers fuzz fuzz-numbers fuzz-files tables docs dist dist-check clean
+.PHONY: demo check test test-all test-fragile browser test-gpu test-oldest sanitize compilers fuzz fuzz-numbers fuzz-models fuzz-files tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
-	@$(BIN)/rsoftmax plot --logits 2 1.5 .3 -1 --r 0.5 --out demo/mappings.png
+	@$(BIN)/rsoftmax plot --logits 2,1.5,.3,-1 --r 0.5 --out demo/mappings.png
 	@$(BIN)/rsoftmax reproduce synthetic --quick --out demo
+	@printf '\nfigures:\n'; ls demo/*.png demo/report/*.png | sed 's/^/  /'
+	@printf '\ntry next:\n'
+	@printf '  %-62s %s\n' "$(BIN)/rsoftmax plot --logits 3,1,.2,-2 --t 2" "plot your own logits" \
+		"$(BIN)/rsoftmax bench --quick" "time the mappings against torch.softmax" \
+		"$(BIN)/python examples/05_expected_f1_with_a_forest.py" "predict labels without tuning a threshold"
 
-test: .venv/installed-dev
+# Linters, types and import rules.
+check: .venv/installed-dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
-	@$(BIN)/pytest --numprocesses auto
 
-# What the tests in a browser need, of `rsoftmax app` and of the site: a chromium and two Python packages. What cannot be
-# installed is named, and is no error: the tests skip.
+# The short suite, for every commit: the tests without a mark (pyproject.toml declares the marks).
+test: check
+	@$(BIN)/pytest $(PARALLEL) --short
+
+# The whole suite.
+test-all: check
+	@$(BIN)/pytest $(PARALLEL)
+
+# Tests whose verdict depends on instruction sets, threads or seeds: the short suite in six environments, or
+# TESTS="-m train" and other arguments of pytest.
+test-fragile: .venv/installed-dev
+	@$(BIN)/python tools/fragile.py $(TESTS)
+
+# Installs chromium and the packages for the tests in a browser, which skip without them.
 browser: .venv/installed-dev
 	@$(INSTALL) 'rsoftmax[browser]' || echo "make browser: gradio and playwright could not be installed; tests in a browser will skip"
 	@command -v chromium > /dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes chromium; } \
 		|| echo "make browser: no chromium, and apt-get cannot install one here; tests in a browser will skip"
 
-# The tests that use a GPU, on one: CUDA or ROCm, with a build of torch for it.
+# The tests of the GPU kernels on a CUDA or ROCm GPU; needs a build of torch for it.
 test-gpu: .venv/installed-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else f"make test-gpu: torch {torch.__version__} finds no CUDA or ROCm GPU; run it where there is one, with a build of torch for it")'
 	@$(BIN)/pytest -m gpu
 
-# The tests with the oldest release of every dependency that pyproject.toml allows; torch stays the pinned one.
+# The whole suite with the oldest release of every dependency that pyproject.toml allows; torch stays the pinned one.
 test-oldest: .venv.oldest/installed
-	@.venv.oldest/bin/pytest --numprocesses auto --override-ini filterwarnings=default  # old releases warn of their own end
+	@.venv.oldest/bin/pytest $(PARALLEL) --override-ini filterwarnings=default  # old releases emit deprecation warnings
 
 # The kernels under AddressSanitizer and UBSan: built apart, and tested at every instruction set.
 sanitize: .venv/installed-dev
@@ -47,14 +66,16 @@ compilers: .venv/installed-dev
 		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
 	done
 
-# Random cases for mappings, losses, attention and heads, against slow oracles, and damaged files, each for five minutes
-# or SECONDS=...; SEED=... repeats a run.
-fuzz: fuzz-numbers fuzz-files
+# Random cases, each group for five minutes or SECONDS=...; SEED=... repeats a run, CASE=... the finding that named it.
+fuzz: fuzz-numbers fuzz-models fuzz-files
 
-# The first half alone; CASE=... repeats the finding that named it.
+# Mappings, losses, attention and multi-label heads against slow oracles; NaN and infinity in removed keys.
 fuzz-numbers: .venv/installed-dev
-	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py \
-		$(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASE),--case $(CASE))
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py numbers $(FUZZ)
+
+# Calibration and estimators against scikit-learn's; composite models saved and loaded; saves, loads and kills at once.
+fuzz-models: .venv/installed-dev
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py models $(FUZZ)
 
 # Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
 fuzz-files: .venv/installed-dev

@@ -1,37 +1,47 @@
-"""What all tests share.
+"""Settings and fixtures shared by all tests.
 
-Tests of a mapping run twice, on the native kernels and on the reference; all start from one seed.
+Two environment variables vary what no verdict may depend on; ``make test-fragile`` sets them:
+``RSOFTMAX_TEST_SEED`` (default 0) and ``RSOFTMAX_TEST_THREADS`` (default 1).
 """
 
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-os.environ["OMP_NUM_THREADS"] = "1"  # of torch, NumPy and scikit-learn: the processes of pytest-xdist share the cores
+# Threads of torch, NumPy and scikit-learn. One by default: the processes of pytest-xdist share the cores.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("RSOFTMAX_TEST_THREADS", "1")
 
 import pytest
 import torch
 
 from rsoftmax.kernels import KERNELS, use_kernels
 
-# What cannot be imported without triton or gradio cannot be searched for examples.
+# Doctests are collected by import, which needs these packages.
 NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app/*.py"}
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 pytest_plugins = ["encoders", "mulan_sets"]
+SLOW = {"compile", "interpreter", "process", "train", "browser", "cluster"}
+SEED = int(os.environ.get("RSOFTMAX_TEST_SEED", "0"))
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.module.__name__ in ("test_mappings", "test_gradients"):
-        metafunc.fixturenames.append("kernels")
-        metafunc.parametrize("kernels", KERNELS, indirect=True, scope="session")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--short", action="store_true", help=f"leave out tests marked {', '.join(sorted(SLOW))}")
 
 
-@pytest.fixture(scope="session")
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--short"):
+        slow = {item: bool(SLOW & {mark.name for mark in item.iter_markers()}) for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if slow[item]])
+        items[:] = [item for item in items if not slow[item]]
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def both_kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run every test of a module twice: on the native kernels and on the reference."""
     with use_kernels(request.param):
         yield request.param
 
 
 @pytest.fixture(autouse=True)
-def one_seed() -> None:
-    torch.manual_seed(0)
+def seeded() -> None:
+    torch.manual_seed(SEED)

@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `make docs`."""
+"""The configuration of Sphinx; `make docs` builds the site."""
 
 import warnings
 from pathlib import Path
@@ -12,7 +12,7 @@ from sphinx.deprecation import RemovedInNextVersionWarning
 import rsoftmax
 
 ROOT = Path(__file__).parents[1]
-warnings.simplefilter("ignore", RemovedInNextVersionWarning)  # what extensions call is for them to mend
+warnings.simplefilter("ignore", RemovedInNextVersionWarning)  # raised by the extensions
 
 project = "rsoftmax"
 author = "the rsoftmax developers"
@@ -31,7 +31,7 @@ exclude_patterns = [
     "**/sg_execution_times.rst",
     "sg_execution_times.rst",
 ]
-nitpicky = False  # types of torch and scikit-learn have no page here
+nitpicky = False  # types of torch and scikit-learn are not documented here
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -74,13 +74,13 @@ html_theme_options = {
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }
-html_sidebars = {"*": []}  # only the reference and the examples have pages below them
+html_sidebars = {"*": []}  # only the reference and the examples have subpages
 html_show_sourcelink = False
 copyright = author
 
 
 def mathml(tex: str, as_block: bool) -> str:
-    """An equation as MathML, which browsers draw without a script."""
+    """Convert an equation to MathML, which browsers render without scripts."""
     drawn: str = tex2mathml(tex, as_block=as_block)
     return drawn
 
@@ -95,7 +95,7 @@ def block(self: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
-# Files of the repository that are pages of the site as well, by the path under which other pages link to them.
+# Files outside docs/ that are pages of the site, by the path that other pages link to.
 PAGES = {
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
@@ -105,7 +105,7 @@ PAGES = {
 
 
 def pages_outside(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Links to files outside docs/ lead to their pages."""
+    """Point links to files outside docs/ at their pages."""
     for path, page in PAGES.items():
         source[0] = source[0].replace(f"]({path})", f"]({page})")
 

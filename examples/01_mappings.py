@@ -1,8 +1,8 @@
 """
-Mappings side by side
-=====================
+Comparing the mappings
+======================
 
-One row of scores, every mapping: which entries become exactly zero, and who decides how many.
+One row of logits through every mapping: which entries become exactly zero, and what sets their number.
 """
 
 import matplotlib.pyplot as plt
@@ -14,19 +14,19 @@ from rsoftmax.plots import compare_mappings
 x = torch.tensor([2.0, 1.5, 0.3, -1.0])
 
 # %%
-# The rate says how many zeros: half of the four entries.
+# The rate r sets the share of zeros: half of the four entries.
 print(rsoftmax.r_softmax(x, 0.5))
 
 # %%
-# The threshold says how far below the maximum an entry may lie.
+# The threshold t sets how far below the maximum an entry may be.
 print(rsoftmax.t_softmax(x, 1.0))
 
 # %%
-# Sparsemax leaves the number of zeros to the data: the same scores, nearer to each other, have none.
+# In sparsemax the number of zeros depends on the data: the same logits, closer together, give none.
 print(rsoftmax.sparsemax(x), rsoftmax.sparsemax(x / 10))
 
 # %%
-# All of them in one picture: what is missing is exactly zero.
+# All mappings in one figure. Missing bars are exactly zero.
 rows = compare_mappings(x.tolist(), {"r": 0.5})
 figure, axes = plt.subplots(len(rows), 1, sharex=True, figsize=(6, 8), layout="constrained")
 for ax, (name, p) in zip(axes, rows.items(), strict=True):

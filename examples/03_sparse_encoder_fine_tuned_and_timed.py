@@ -1,10 +1,9 @@
 """
-A sparse encoder, fine-tuned and timed
-======================================
+Fine-tuning and timing a sparse encoder
+=======================================
 
-An encoder of MiniLM's size is trained until its attention gives nine of ten tokens nothing, and is timed beside torch's
-own attention. Its weights are random, so that nothing is downloaded; the folder of an encoder of transformers, given as
-an argument, is taken in its place.
+An encoder of MiniLM's size is trained until 90 % of its attention weights are zero, and is then timed against torch's
+attention. Its weights are random, so that nothing is downloaded. To use a real encoder, pass its folder as an argument.
 """
 
 import copy
@@ -18,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, BertConfig, logging
 
-from rsoftmax.huggingface import set_attention, set_rate, sparsity
+from rsoftmax.huggingface import set_attention, set_parameter, sparsity
 from rsoftmax.schedules import linear
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # two threads on a busy machine wait for each other
+torch.set_num_threads(1)  # threads would wait for each other on a busy machine
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 
@@ -34,8 +33,8 @@ else:
 vocabulary, longest = model.config.vocab_size, model.config.max_position_embeddings
 
 # %%
-# The task: random tokens and, at a random place, one of two that decide the class. The class is read from the first
-# token, and only attention can bring the answer there.
+# The task: random tokens and, at a random position, one of two tokens that determine the class. The classifier reads
+# the first token, so the information has to get there through attention.
 
 
 def batch(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
@@ -46,14 +45,14 @@ def batch(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 # %%
-# Training starts with softmax, which is a rate of 0, and ends with 0.9. With the Trainer of transformers,
-# ``SparsitySchedule`` does what ``set_rate`` does here.
+# Training starts with softmax, which is a rate of 0, and ends with 0.9. With the transformers Trainer,
+# ``SparsitySchedule`` does what ``set_parameter`` does here.
 STEPS, RATE = 40, 0.9
 set_attention(model, "r_softmax", r=0.0)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 losses = []
 for step in range(1, STEPS + 1):
-    set_rate(model, RATE * linear(step / STEPS))
+    set_parameter(model, RATE * linear(step / STEPS))
     ids, labels = batch(16, 20)
     loss = model(input_ids=ids, labels=labels).loss
     optimizer.zero_grad()
@@ -63,15 +62,14 @@ for step in range(1, STEPS + 1):
 print(f"loss {losses[0]:.2f} at the first step, {losses[-1]:.2f} at the last")
 
 # %%
-# What really is zero, counted for each layer and head.
+# The measured share of zeros for each layer and head.
 model.eval()
 print(sparsity(model, {"input_ids": batch(4, 100)[0]}))
 
 # %%
-# Timed on 512 tokens, against a copy with torch's own attention. The two take turns, each first in every second one, so
-# that whatever else the machine does meets both, and a ratio is formed within a turn. Below 1 the zeros save more than
-# finding them costs. In a whole model of this size they may not: attention is a part of it only, and heads are 32
-# wide. The page on attention has larger measurements, of attention alone and of whole models.
+# Timing on 512 tokens against a copy with torch's attention. The two take turns and ratios are formed within a turn, so
+# a busy machine slows both alike. Below 1, the zeros save more than finding them costs. A whole model of this size may
+# not get there: attention is only a part of it, and its heads are 32 wide. The page on attention has larger benchmarks.
 dense = copy.deepcopy(model)
 dense.set_attn_implementation("sdpa")
 ids, labels = batch(1, 512)
@@ -100,7 +98,7 @@ def ratio(work: Callable[[nn.Module], None], turn: int) -> float:
 
 ratios = {}
 for work in (forward, forward_and_backward):
-    work(model), work(dense)  # once without a clock
+    work(model), work(dense)  # warm-up
     found = ratios[work.__name__.replace("_", " ")] = sorted(ratio(work, turn) for turn in range(4))
     print(f"{work.__name__}: {statistics.median(found):.2f} of the time with sdpa ({found[0]:.2f} to {found[-1]:.2f})")
 
@@ -108,5 +106,5 @@ for work in (forward, forward_and_backward):
 plt.figure(figsize=(6, 2), layout="constrained")
 plt.boxplot(list(ratios.values()), orientation="horizontal", tick_labels=list(ratios))
 plt.axvline(1, color="0.7", zorder=0)
-plt.xlabel("time with r_softmax, r = 0.9, in times with sdpa")
+plt.xlabel("time with r_softmax, r = 0.9, relative to sdpa")
 plt.show()

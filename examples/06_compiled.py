@@ -1,9 +1,9 @@
 """
-In a compiled model
-===================
+With torch.compile
+==================
 
-``torch.compile`` keeps the native kernels: in the graph they are the operator ``rsoftmax::rows``. A rate given as a
-tensor can change from call to call without compiling again.
+Compiled graphs call the native kernels through the operator ``rsoftmax::rows``. A rate given as a tensor can change
+from call to call without recompilation.
 """
 
 import torch
@@ -27,7 +27,7 @@ compiled = torch.compile(model, fullgraph=True)
 x = torch.randn(32, 64)
 
 # %%
-# The same numbers as in eager code, zeros included.
+# The same values as in eager mode, zeros included.
 for rate in (0.25, 0.5, 0.9):
     r = torch.tensor(rate)
     p = compiled(x, r)

@@ -1,9 +1,9 @@
 """
-Served by ONNX Runtime
-======================
+Export to ONNX
+==============
 
-A multi-label network with its head as an ONNX file: named inputs and outputs, any number of rows, exact zeros, and
-nothing of Python at the other end.
+A multi-label network with its head as an ONNX file: named inputs and outputs, any number of rows, exact zeros. The
+program that runs it needs no Python.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ class Tagger(nn.Module):
 model, x = Tagger().eval(), torch.randn(8, 20)
 
 # %%
-# Write the file; the number of rows stays open.
+# Export with a dynamic number of rows.
 path = Path(tempfile.mkdtemp()) / "tagger.onnx"
 rows = torch.export.Dim("rows")
 torch.onnx.export(
@@ -41,14 +41,14 @@ torch.onnx.export(
 )
 
 # %%
-# Serve it.
+# Run it with ONNX Runtime.
 session = onnxruntime.InferenceSession(path)
 more = torch.randn(3, 20)
 marginals, labels = session.run(["marginals", "labels"], {"x": more.numpy()})
 print(np.round(marginals, 2)[0], labels[0].nonzero()[0])
 
 # %%
-# What comes out is what torch says.
+# The outputs equal those of torch.
 expected = model(more)
 assert np.allclose(marginals, expected[0].detach(), atol=1e-6)
 assert (labels == expected[1].numpy()).all()

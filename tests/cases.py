@@ -1,4 +1,7 @@
-"""What the tests share: a parameter for every mapping, and rows that break things."""
+"""Shared by the tests: parameters for every mapping, adversarial rows, and a name for the case of a loop that fails."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -37,8 +40,18 @@ ADVERSARIAL: dict[str, list[float]] = {
 }
 
 
+@contextmanager
+def case(*names: object) -> Iterator[None]:
+    """Name the case in the report of a failure inside a loop."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"case: {', '.join(map(str, names))}")
+        raise
+
+
 def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> list[Tensor]:
-    """A fitting parameter for each row of x (for each entry, if the mapping wants that), or nothing."""
+    """A random parameter for each row of x (for each entry of weighted_softmax); empty if there is none."""
     if mapping.parameter is None:
         return []
     shape = list(x.shape)
@@ -49,11 +62,12 @@ def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> l
 
 
 def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:
-    """Anything in the domain: the edges, the table's example, and what lies between."""
+    """Values in the domain: its ends, the table's example, and anything between."""
     assert mapping.parameter
     edges, low, high = {
         "r": ([0.0, 1.0, 0.25, 0.5], 0.0, 1.0),
         "t": ([float("inf"), 1e-30, 1e30], 1e-3, 50.0),
+        "k": ([1.0, 2.0, 3.0, 12.0, float("inf")], 1.0, 14.0),
         "q": ([0.0, 1e4], 0.01, 50.0),
         "lam": ([], -20.0, 0.9),
         "alpha": ([1.0, 1.5, 2.0, 3.0, 4.0], 1.001, 4.0),
@@ -62,22 +76,29 @@ def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:
 
 
 def scores() -> st.SearchStrategy[float]:
-    """Scores of ordinary size, often tied."""
+    """Logits of moderate size, often tied."""
     return st.sampled_from([0.0, 1.0, -1.0, 0.5, 2.0]) | st.floats(-30, 30, width=32)
 
 
 def rows(max_length: int = 12) -> st.SearchStrategy[NDArray[np.float64]]:
-    """Rows of ordinary scores, with removed entries now and then."""
+    """Rows of moderate logits, sometimes with removed entries."""
     removed = st.just(-np.inf)
     entries = st.lists(scores() | scores() | removed, min_size=1, max_size=max_length)
     return entries.map(lambda row: np.array(row, dtype=np.float64))
 
 
 def spread_apart(shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    """Float64 scores without order: distinct by far more than a step of gradcheck, and at no mapping's kink."""
+    """Unordered float64 logits, further apart than a step of gradcheck and away from every mapping's kinks."""
     generator = torch.Generator().manual_seed(seed)
     count = int(np.prod(shape))
     places = torch.randperm(count, generator=generator) + 0.5 * torch.rand(
         count, generator=generator, dtype=torch.float64
     )
     return (places / count * 4 - 1.7).reshape(shape)
+
+
+def draw_labels(rows: int, labels: int, seed: int = 0, shift: float = -1.0) -> tuple[Tensor, Tensor]:
+    """Log-odds [rows, K], and labels drawn with exactly these."""
+    generator = torch.Generator().manual_seed(seed)
+    u = 2 * torch.randn(rows, labels, generator=generator, dtype=torch.float64) + shift
+    return u, (torch.rand(rows, labels, generator=generator, dtype=torch.float64) < u.sigmoid()).double()

@@ -1,4 +1,4 @@
-"""Small random encoders, as folders of transformers: of texts, with a tokenizer of a few words, and of pictures."""
+"""Small random encoders, as folders of transformers: of texts, with a tokenizer of a few words, and of images."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def save_text_encoder(folder: Path) -> Path:
     return folder
 
 
-def save_picture_encoder(folder: Path) -> Path:
+def save_image_encoder(folder: Path) -> Path:
     torch.manual_seed(0)
     ViTModel(ViTConfig(image_size=32, patch_size=8, initializer_range=0.2, **SIZES)).save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
@@ -39,5 +39,5 @@ def text_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def picture_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_picture_encoder(tmp_path_factory.mktemp("encoders") / "vit")
+def image_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_image_encoder(tmp_path_factory.mktemp("encoders") / "vit")

@@ -1,4 +1,4 @@
-"""Every mapping again, in NumPy, one row of kept entries at a time, as its paper writes it.
+"""Every mapping in NumPy, one row of kept entries at a time, as its paper writes it.
 
 Independent on purpose: no sorting tricks, no shared code, projections by bisection. Slow and obvious.
 """
@@ -23,20 +23,33 @@ def weighted_softmax(x: Row, w: Row) -> Row:
     return mass / mass.sum()
 
 
-def t_softmax(x: Row, t: float) -> Row:
+def t_softmax(x: Row, t: float, edge: float = np.inf) -> Row:
     if np.isinf(t):
         return softmax(x)
-    return weighted_softmax(x, np.maximum(0, x - x.max() + t))
+    return weighted_softmax(x, _rise(x - x.max() + t, edge))
 
 
-def r_softmax(x: Row, r: float) -> Row:
-    if r == 0:
-        return softmax(x)
-    x = x - x.max()  # near zero, the quantile's rounding does not drown a small spread
-    weights = np.maximum(0, x - np.quantile(x, r))
-    if not weights.any():  # the quantile is the maximum: the limit t -> 0+
-        weights = (x == x.max()).astype(float)
-    return weighted_softmax(x, weights)
+def r_softmax(x: Row, r: float, edge: float = np.inf) -> Row:
+    return softmax(x) if r == 0 else _above(x, r * (len(x) - 1), edge)
+
+
+def k_softmax(x: Row, k: float, edge: float = np.inf) -> Row:
+    return softmax(x) if k > len(x) - 1 else _above(x, len(x) - 1 - k, edge)
+
+
+def _above(x: Row, place: float, edge: float) -> Row:
+    """The threshold is the entry at a place in ascending order, or lies between two of them."""
+    largest = x == x.max()
+    is_above = x > np.sort(x)[int(np.floor(place))]
+    x = x - x.max()  # near zero, rounding does not hide a small spread
+    theta = np.interp(place, np.arange(len(x)), np.sort(x))
+    weights = is_above.astype(float) if edge == 0 else _rise(x - theta, edge)
+    return weighted_softmax(x, weights if weights.any() else largest.astype(float))  # the maximum always stays
+
+
+def _rise(above: Row, edge: float) -> Row:
+    """min(x - theta, edge)+; for edge = 0 in units of the edge."""
+    return (above > 0).astype(float) if edge == 0 else np.maximum(0, np.minimum(above, edge))
 
 
 def sparsemax(x: Row) -> Row:
@@ -100,6 +113,7 @@ ORACLES: dict[str, Callable[..., Row]] = {
         weighted_softmax,
         t_softmax,
         r_softmax,
+        k_softmax,
         sparsemax,
         sparsegen_lin,
         sparsegen_exp,
@@ -111,7 +125,7 @@ ORACLES: dict[str, Callable[..., Row]] = {
 }
 
 
-def apply(name: str, x: Row, parameter: object = None) -> Row:
+def apply(name: str, x: Row, parameter: object = None, **options: float) -> Row:
     """One row with removed entries (-inf) and bad ones (NaN, +inf)."""
     kept = x != -np.inf
     if not kept.any():
@@ -120,5 +134,5 @@ def apply(name: str, x: Row, parameter: object = None) -> Row:
         return np.full_like(x, np.nan)
     arguments = [] if parameter is None else [np.asarray(parameter)[kept] if name == "weighted_softmax" else parameter]
     p = np.zeros_like(x)
-    p[kept] = ORACLES[name](x[kept], *arguments)
+    p[kept] = ORACLES[name](x[kept], *arguments, **options)
     return p

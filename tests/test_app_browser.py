@@ -1,4 +1,4 @@
-"""``rsoftmax app`` in a real browser: the command is started, sliders are moved, texts typed, and answers read."""
+"""``rsoftmax app`` in a browser: start the command, move sliders, type texts, read the results."""
 
 import re
 import subprocess
@@ -16,8 +16,17 @@ from servers import served
 from rsoftmax.huggingface import LabelModel
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
-QUICK: dict[str, Any] = {"nets": 2, "epochs": 40, "lr": 1e-2, "hidden": (16,), "progress": False}
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+QUICK: dict[str, Any] = {
+    "n_estimators": 2,
+    "max_epochs": 40,
+    "lr": 1e-2,
+    "hidden_layer_sizes": (16,),
+    "progress": False,
+}
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 expect = playwright.expect
 
 
@@ -41,11 +50,11 @@ def opened(address: str) -> Iterator[Any]:
         yield page
 
 
-def test_a_port_that_is_taken_is_refused(address: str) -> None:
+def test_a_port_in_use_is_rejected(address: str) -> None:
     words = [sys.executable, "-m", "rsoftmax", "app", "--port", address.split(":")[-1]]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "is not free; choose another port" in done.stderr
+    assert "is in use; choose another one" in done.stderr
 
 
 def line(view: Any, start: str) -> Any:
@@ -64,7 +73,7 @@ def test_moving_a_slider_changes_the_zeros(opened: Any) -> None:
         slider.press("ArrowRight")
     expect(zeros(opened, "r_softmax, r = 0.8")).to_have_text("4", timeout=PATIENCE)
     before = opened.locator("img:visible").count()
-    opened.get_by_label("Show gradients").check()
+    opened.get_by_label("Show the gradient").check()
     expect(opened.locator("img:visible")).to_have_count(before + 1, timeout=PATIENCE)
 
 
@@ -75,7 +84,7 @@ def test_on_a_phone_the_panels_keep_their_size_and_the_page_is_no_wider_than_the
         assert panels.bounding_box()["width"] > 700
         assert panels.bounding_box()["x"] >= 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        page.locator(".wide-picture:visible").first.evaluate("box => { box.scrollLeft = 1000 }")
+        page.locator(".wide-figure:visible").first.evaluate("box => { box.scrollLeft = 1000 }")
         assert panels.bounding_box()["x"] < -300  # the panels on the right can be reached
 
 
@@ -87,10 +96,10 @@ def test_a_typed_text_gets_its_labels(opened: Any, model: Path) -> None:
         expect(line(opened, name).get_by_role("gridcell").nth(2)).to_have_text("✓", timeout=PATIENCE)
 
 
-def test_a_head_is_shown_with_its_zeros_and_a_mistake_in_words(opened: Any, text_encoder: Path) -> None:
+def test_a_head_is_shown_with_its_zeros_and_errors_as_messages(opened: Any, text_encoder: Path) -> None:
     opened.get_by_role("tab", name="Attention").click()
     opened.get_by_role("button", name="Show attention").click()
-    expect(opened.get_by_text("name a model, as a folder or a hub id")).to_be_visible(timeout=PATIENCE)
+    expect(opened.get_by_text("enter a model (a folder or hub id)")).to_be_visible(timeout=PATIENCE)
     opened.get_by_label("Model").fill(str(text_encoder))
     opened.get_by_label("Sentence").fill("I love it so")
     opened.get_by_role("button", name="Show attention").click()

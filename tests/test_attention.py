@@ -1,4 +1,4 @@
-"""Attention, against torch's own and against one row at a time."""
+"""Attention against torch's own and against one row at a time: blocks, equations, gradients, errors."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo.testing
 import torch.nn.functional as F
+from cases import case
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -16,18 +16,22 @@ from torch.func import grad, vmap
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rsoftmax import MAPPINGS, Mapping, sparse_attention, use_kernels
+import rsoftmax
+from rsoftmax import MAPPINGS, Mapping, use_kernels
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.attention import blocks as attention_blocks
 
+sparse_attention: Callable[..., Tensor] = rsoftmax.sparse_attention  # called with dictionaries of arguments
+attention_weights: Callable[..., Tensor] = rsoftmax.attention_weights
 every_mapping = pytest.mark.parametrize("mapping", ROW_MAPPINGS.values(), ids=ROW_MAPPINGS)
-RATE = 0.37  # no share of a short row, so gradients have no kink there
+RATE = 0.37  # not a fraction of a short row, so gradients have no kink there
+BLOCKS = (attention_blocks.BLOCK, 50, 1)  # one block, several, one for each row
 
 
 def qkv(
     batch: tuple[int, ...] = (2,), heads: int = 4, shared: int = 1, rows: int = 7, length: int = 9, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, as leaves; ``shared`` heads of queries for each head of keys."""
+    """Queries, keys and values as leaves, with ``shared`` query heads for each key head."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((heads, rows, 6), (heads // shared, length, 6), (heads // shared, length, 5))
     q, k, v = (torch.randn(*batch, *s, generator=generator, dtype=torch.float64).to(**options) for s in shapes)
@@ -35,11 +39,14 @@ def qkv(
 
 
 def given(mapping: Mapping) -> dict[str, Any]:
-    return {mapping.parameter.name: mapping.parameter.example} if mapping.parameter else {}
+    """The arguments that select a mapping, with its example parameter."""
+    return {"mapping": mapping.name} | (
+        {mapping.parameter.name: mapping.parameter.example} if mapping.parameter else {}
+    )
 
 
 def one_at_a_time(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, parameter: Tensor | None) -> Tensor:
-    """Every query alone with the keys that it sees; ``bias`` and ``parameter`` as large as they get."""
+    """Each query alone with the keys that it sees; ``bias`` and ``parameter`` fully expanded."""
     rows = []
     for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
         seen = bias[b, h, i] > -math.inf
@@ -50,120 +57,215 @@ def one_at_a_time(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor, bias: Tenso
     return torch.stack(rows).reshape(*q.shape[:3], -1)
 
 
-@pytest.fixture(params=[attention_blocks.BLOCK, 50, 1], ids=["one block", "blocks", "rows"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_blocks, "BLOCK", request.param)
+@contextmanager
+def block_size(size: int) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_blocks, "BLOCK", size)
+        yield
 
 
-@pytest.fixture(params=["mask", "bias", "causal", "padding", "both", "none"])
-def masking(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Tensor]:
+def maskings() -> dict[str, tuple[dict[str, Any], Tensor]]:
     """Arguments, and the same as a bias [2, 4, 7, 9]."""
     generator = torch.Generator().manual_seed(1)
     bias = torch.randn(2, 4, 7, 9, generator=generator, dtype=torch.float64)
     keep = torch.rand(2, 4, 7, 9, generator=generator) < 0.6
     padding = torch.arange(9) < torch.tensor([5, 9])[:, None, None, None]
     causal = torch.ones(7, 9, dtype=torch.bool).tril()
-    arguments: dict[str, dict[str, Any]] = {
-        "mask": {"mask": keep},
-        "bias": {"mask": bias.masked_fill(~keep, -math.inf)},
-        "causal": {"is_causal": True},
-        "padding": {"mask": padding},
-        "both": {"mask": padding, "is_causal": True},
-        "none": {},
+
+    def removed(seen: Tensor) -> Tensor:
+        return torch.zeros(2, 4, 7, 9, dtype=torch.float64).masked_fill(~seen, -math.inf)
+
+    biased = bias.masked_fill(~keep, -math.inf)
+    return {
+        "mask": ({"attn_mask": keep}, removed(keep)),
+        "bias": ({"attn_mask": biased}, biased),
+        "causal": ({"is_causal": True}, removed(causal)),
+        "padding": ({"attn_mask": padding}, removed(padding)),
+        "padding and causal": ({"attn_mask": padding, "is_causal": True}, removed(padding & causal)),
+        "none": ({}, removed(torch.tensor(True))),
     }
-    seen = {"mask": keep, "bias": keep, "causal": causal, "padding": padding, "both": padding & causal}
-    whole = bias if request.param == "bias" else torch.zeros(2, 4, 7, 9, dtype=torch.float64)
-    return arguments[request.param], whole.masked_fill(~seen.get(request.param, torch.tensor(True)), -math.inf)
 
 
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("shared", [1, 2, 4])
-@pytest.mark.parametrize("way", [{"mapping": "softmax"}, {"r": 0.0}, {"r": torch.zeros(4)}], ids=str)
-def test_softmax_is_torch_attention(way: dict[str, Any], shared: int, masking: tuple[dict[str, Any], Tensor]) -> None:
-    arguments, bias = masking
-    inputs = qkv(shared=shared, dtype=torch.float32)
-    arguments = {name: a.float() if name == "mask" and a.is_floating_point() else a for name, a in arguments.items()}
-    ours = sparse_attention(*inputs, **way, **arguments)  # type: ignore[call-overload]
-    theirs = F.scaled_dot_product_attention(*inputs, attn_mask=bias.float(), enable_gqa=True)
-    g = torch.randn_like(ours)
-    assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
-        assert_close(found, expected, rtol=1e-5, atol=1e-5)
+def test_softmax_is_torch_attention() -> None:
+    softmaxes: list[dict[str, Any]] = [{"mapping": "softmax"}, {"r": 0.0}, {"r": torch.zeros(4)}]
+    for i, (masking, (arguments, bias)) in enumerate(maskings().items()):
+        for shared in (1, 2, 4):
+            way, size = softmaxes[(i + shared) % 3], BLOCKS[i % 3]
+            inputs = qkv(shared=shared, dtype=torch.float32)
+            with case(masking, shared, way, size), block_size(size):
+                ours = sparse_attention(*inputs, enable_gqa=shared > 1, **arguments, **way)
+                theirs = F.scaled_dot_product_attention(*inputs, attn_mask=bias.float(), enable_gqa=True)
+                g = torch.randn_like(ours)
+                assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+                for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
+                    assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("blocks")
+def test_arguments_have_the_names_the_order_and_the_meaning_of_torch() -> None:
+    q, k, v = (x.detach() for x in qkv(shared=2))
+    mask = torch.randn(7, 9).double()
+    positional = (mask, 0.0, False, 0.3, True)
+    ours = sparse_attention(q, k, v, *positional, mapping="softmax")
+    assert_close(ours, F.scaled_dot_product_attention(q, k, v, mask, 0.0, False, scale=0.3, enable_gqa=True))
+    shapes = [((7, 6), (9, 6)), ((3, 7, 6), (3, 9, 6)), ((2, 4, 7, 6), (1, 4, 9, 6)), ((2, 4, 7, 6), (2, 1, 9, 6)),
+              ((4, 7, 6), (2, 4, 9, 6)), ((2, 3, 4, 7, 6), (2, 3, 4, 9, 6))]  # fmt: skip
+    for left, right in shapes:
+        q, k = torch.randn(left), torch.randn(right)
+        with case(left, right):
+            assert_close(sparse_attention(q, k, k, mapping="softmax"), F.scaled_dot_product_attention(q, k, k))
+
+
 @every_mapping
-def test_it_is_the_mapping_of_each_row_alone(mapping: Mapping, masking: tuple[dict[str, Any], Tensor]) -> None:
-    arguments, bias = masking
+def test_it_is_the_mapping_of_each_row_alone(mapping: Mapping) -> None:
     inputs = qkv(shared=2)
     value = None
     if mapping.parameter:
         free = torch.randn(2, 4, 7, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         value = mapping.parameter.domain.constrain(free).requires_grad_()
-    parameter: dict[str, Any] = {mapping.parameter.name: value} if mapping.parameter else {}
-    ours = sparse_attention(*inputs, mapping.name, **arguments, **parameter)  # type: ignore[call-overload]
-    alone = one_at_a_time(mapping, *inputs, bias, value)
-    assert_close(ours, alone)
-    wanted = inputs if value is None else [*inputs, value]
-    for found, expected in zip(*(torch.autograd.grad(o.sin().sum(), wanted) for o in (ours, alone)), strict=True):
-        assert_close(found, expected)
-    output, weights = sparse_attention(*inputs, mapping.name, **arguments, return_weights=True, **parameter)  # type: ignore[call-overload]
-    assert_close(output, ours)
-    assert_close(weights @ inputs[2].repeat_interleave(2, 1), ours)
+    options: dict[str, Any] = {"mapping": mapping.name, "enable_gqa": True}
+    options |= {mapping.parameter.name: value} if mapping.parameter else {}
+    for i, (masking, (arguments, bias)) in enumerate(maskings().items()):
+        with case(masking, BLOCKS[i % 3]), block_size(BLOCKS[i % 3]):
+            ours = sparse_attention(*inputs, **arguments, **options)
+            alone = one_at_a_time(mapping, *inputs, bias, value)
+            assert_close(ours, alone)
+            wanted = inputs if value is None else [*inputs, value]
+            found = (torch.autograd.grad(o.sin().sum(), wanted) for o in (ours, alone))
+            for mine, expected in zip(*found, strict=True):
+                assert_close(mine, expected)
+            weights = attention_weights(*inputs[:2], **arguments, **options)
+            assert_close(weights @ inputs[2].repeat_interleave(2, 1), ours)
 
 
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("kernels", ["native", "reference"])
-@pytest.mark.parametrize("shape", [(4,), (4, 1, 1), (2, 1, 1, 1), (2, 1, 3, 1), (1,), ()], ids=str)
-def test_gradients_are_true(shape: tuple[int, ...], kernels: str) -> None:
+def test_gradients_are_true() -> None:
     inputs = qkv(rows=3, length=5, shared=2)
-    r = 0.2 + 0.25 * torch.rand(shape, dtype=torch.float64) ** 2
     bias = torch.randn(4, 3, 5, dtype=torch.float64)
-    wanted = [x.requires_grad_() for x in (*inputs, r, bias)]
-    with use_kernels(kernels):
-        assert gradcheck(
-            lambda q, k, v, r, bias: sparse_attention(q, k, v, r=r, mask=bias), wanted, fast_mode=True, atol=1e-4
-        )
+    for i, shape in enumerate([(4,), (4, 1, 1), (2, 1, 1, 1), (2, 1, 3, 1), (1,), ()]):
+        r = 0.2 + 0.25 * torch.rand(shape, dtype=torch.float64) ** 2
+        wanted = [x.requires_grad_() for x in (*inputs, r, bias)]
+        kernels = ("native", "reference")[i % 2]
+        with case(shape, kernels), use_kernels(kernels), block_size(BLOCKS[i % 3]):
+            assert gradcheck(
+                lambda q, k, v, r, bias: sparse_attention(q, k, v, bias, enable_gqa=True, r=r),
+                wanted, fast_mode=True, atol=1e-4,
+            )  # fmt: skip
 
 
 @every_mapping
 def test_second_derivatives_are_true(mapping: Mapping) -> None:
     inputs = qkv((), heads=2, rows=2, length=4)
-    call = {"mapping": mapping.name, "scale": 0.3, **given(mapping)}
+    call = {"scale": 0.3, **given(mapping)}
     if "r" in call:
         call["r"] = RATE
     assert gradgradcheck(lambda q, k, v: sparse_attention(q, k, v, **call), inputs, fast_mode=True, atol=1e-3)
 
 
-@pytest.mark.usefixtures("blocks")
+REMOVALS: dict[str, Callable[[Tensor], dict[str, Any]]] = {
+    "mask": lambda keep: {"attn_mask": keep},
+    "mask for each batch": lambda keep: {"attn_mask": keep.expand(2, 1, 1, 9)},
+    "bias": lambda keep: {"attn_mask": torch.zeros(9).masked_fill(~keep, -math.inf)},
+}
+
+
+def results(inputs: tuple[Tensor, ...], **options: Any) -> list[Tensor]:
+    o = sparse_attention(*inputs, **options)
+    return [o.detach(), *torch.autograd.grad(o.sin().sum(), inputs)]
+
+
 @every_mapping
-def test_padding_changes_nothing(mapping: Mapping) -> None:
-    q, k, v = qkv()
-    alone = sparse_attention(q, k[..., :5, :], v[..., :5, :], mapping.name, **given(mapping))
-    with torch.no_grad():
-        k[..., 5:, :], v[..., 5:, :] = 1e6, -1e6
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["blocks", "kernel"])
+def test_a_removed_key_has_no_influence_whatever_it_holds(mapping: Mapping, dtype: torch.dtype) -> None:
+    q, k, v = qkv(dtype=dtype)
+    tolerance: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {}
+    alone = results(
+        (q, k[..., :5, :].detach().requires_grad_(), v[..., :5, :].detach().requires_grad_()), **given(mapping)
+    )
     keep = torch.arange(9) < 5
-    for mask in (keep, keep.expand(2, 1, 1, 9), torch.zeros(9).double().masked_fill(~keep, -math.inf)):
-        assert_close(sparse_attention(q, k, v, mapping.name, mask=mask, **given(mapping)), alone)
+    for i, held in enumerate((1e6, math.nan, math.inf, -math.inf)):
+        with torch.no_grad():
+            k[..., 5:, :], v[..., 5:, :] = held, -held
+        for removal, arguments in REMOVALS.items():
+            with case(held, removal), block_size(BLOCKS[i % 3]):
+                o, dq, dk, dv = results((q, k, v), **arguments(keep), **given(mapping))
+                assert_close([o, dq, dk[..., :5, :], dv[..., :5, :]], alone, **tolerance)
+                assert dk[..., 5:, :].count_nonzero() == dv[..., 5:, :].count_nonzero() == 0
+                weights = attention_weights(q, k, **arguments(keep), **given(mapping))
+                assert weights[..., 5:].count_nonzero() == 0
+                assert weights.isfinite().all()
 
 
-@pytest.mark.usefixtures("blocks")
+def test_a_removed_key_has_no_influence_in_second_derivatives_transforms_and_with_dropout() -> None:
+    q, k, v = qkv()
+    short = q.detach(), k.detach()[..., :5, :], v.detach()[..., :5, :]
+    with torch.no_grad():
+        k[..., 5:, :], v[..., 5:, :] = math.nan, math.inf
+    options: dict[str, Any] = {"attn_mask": torch.arange(9) < 5}
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return sparse_attention(q, k, v, r=RATE, **options).sin().sum()
+
+    assert_close(vmap(grad(lambda q, k, v: loss(q, k, v, **options)))(q.detach(), k, v), vmap(grad(loss))(*short))
+    found = []
+    for inputs, more in (((q, k, v), options), (tuple(x.requires_grad_() for x in short), {})):
+        (dq,) = torch.autograd.grad(loss(*inputs, **more), inputs[:1], create_graph=True)
+        found.append(torch.autograd.grad(dq.square().sum(), inputs[0])[0])
+    assert_close(*found)
+    assert sparse_attention(q, k, v, **options, r=RATE, dropout_p=0.5).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["blocks", "kernel"])
+def test_a_key_that_is_removed_for_some_queries_reaches_only_the_others(dtype: torch.dtype) -> None:
+    """Causal: the last key is seen by the last query alone."""
+    for mapping in ("softmax", "r_softmax", "sparsemax"):
+        q, k, v = qkv(rows=9, dtype=dtype)
+        with torch.no_grad():
+            k[..., -1, :], v[..., -1, :] = math.nan, math.nan
+        with case(mapping):
+            o = sparse_attention(q, k, v, is_causal=True, **given(MAPPINGS[mapping]))
+            assert o[..., :-1, :].isfinite().all()
+            assert o[..., -1, :].isnan().all()
+            (dq,) = torch.autograd.grad(o[..., :-1, :].sum(), q)
+            assert dq[..., :-1, :].isfinite().all()
+
+
 @every_mapping
 def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: Mapping) -> None:
     inputs = qkv()
     keep = torch.ones(7, 9, dtype=torch.bool)
     keep[2] = False
-    for mask in (keep, torch.zeros(7, 9).masked_fill(~keep, -math.inf)):
-        o = sparse_attention(*inputs, mapping.name, mask=mask, **given(mapping))
-        assert o[..., 2, :].count_nonzero() == 0
-        blind = torch.autograd.grad(o[..., 2, :].sum(), inputs, retain_graph=True)
-        assert all(found.count_nonzero() == 0 for found in blind)
-        assert all(found.isfinite().all() for found in torch.autograd.grad(o.sum(), inputs))
+    for i, mask in enumerate((keep, torch.zeros(7, 9).masked_fill(~keep, -math.inf))):
+        with case(mask.dtype), block_size(BLOCKS[i]):
+            o = sparse_attention(*inputs, mask, **given(mapping))
+            assert o[..., 2, :].count_nonzero() == 0
+            blind = torch.autograd.grad(o[..., 2, :].sum(), inputs, retain_graph=True)
+            assert all(found.count_nonzero() == 0 for found in blind)
+            assert all(found.isfinite().all() for found in torch.autograd.grad(o.sum(), inputs))
+
+
+def test_the_edge_reaches_the_mapping_in_every_path() -> None:
+    q, k, v = qkv()
+    for mapping, parameter in (("t_softmax", {"t": 1.0}), ("r_softmax", {"r": RATE}), ("k_softmax", {"k": 2.5})):
+        for edge in (0.0, 0.4, math.inf):
+            options: dict[str, Any] = {"mapping": mapping, "edge": edge, **parameter}
+            scores = q @ k.mT / math.sqrt(6)
+            p = MAPPINGS[mapping].function(scores, *parameter.values(), edge=edge)
+            with case(mapping, edge):
+                assert_close(attention_weights(q, k, **options), p)
+                expected = torch.autograd.grad((p @ v).sin().sum(), (q, k, v))
+                for dtype, size in ((torch.float64, 1 << 18), (torch.float64, 20), (torch.float32, 1 << 18)):
+                    inputs = tuple(x.detach().to(dtype).requires_grad_() for x in (q, k, v))
+                    with block_size(size):
+                        o, *gradients = results(inputs, **options)
+                    tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
+                    assert_close(o.double(), p @ v, **tolerance)
+                    assert_close([d.double() for d in gradients], [*expected], **tolerance)
+                vmapped = vmap(lambda q, k, v, o=options: sparse_attention(q, k, v, **o))(q, k, v)
+                assert_close(vmapped, p @ v)
 
 
 def test_each_head_has_its_rate() -> None:
     q, k, v = qkv(heads=4, rows=3, length=8)
-    _, weights = sparse_attention(q, k, v, r=torch.tensor([0.0, 0.25, 0.5, 0.75]), return_weights=True)
+    weights = attention_weights(q, k, r=torch.tensor([0.0, 0.25, 0.5, 0.75]))
     assert [(weights[:, h] == 0).sum(-1).unique().tolist() for h in range(4)] == [[0], [2], [4], [6]]
     r = torch.full((4,), RATE, requires_grad=True)
     (found,) = torch.autograd.grad(sparse_attention(q, k, v, r=r)[:, 1].square().sum(), r)
@@ -171,14 +273,14 @@ def test_each_head_has_its_rate() -> None:
     assert found[[0, 2, 3]].count_nonzero() == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    inputs = qkv(dtype=dtype)
-    o = sparse_attention(*inputs, r=0.5)
-    assert o.dtype == dtype
-    q, k, v = (x.float() for x in inputs)
-    assert_close(o, sparse_attention(q, k, v, r=0.5).to(dtype))
-    assert all(found.dtype == dtype for found in torch.autograd.grad(o.sum(), inputs))
+def test_half_precision_is_computed_in_float32() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        inputs = qkv(dtype=dtype)
+        o, weights = sparse_attention(*inputs, r=0.5), attention_weights(*inputs[:2], r=0.5)
+        assert o.dtype == weights.dtype == dtype
+        q, k, v = (x.float() for x in inputs)
+        assert_close(o, sparse_attention(q, k, v, r=0.5).to(dtype))
+        assert all(found.dtype == dtype for found in torch.autograd.grad(o.sum(), inputs))
 
 
 def test_autocast_does_what_it_does_to_torch_attention() -> None:
@@ -186,7 +288,8 @@ def test_autocast_does_what_it_does_to_torch_attention() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         o = sparse_attention(*inputs, r=0.5)
         assert o.dtype == F.scaled_dot_product_attention(*inputs).dtype == torch.bfloat16
-    o.sum().backward()
+        inside = torch.autograd.grad(o.float().sum(), inputs, retain_graph=True)
+    assert_close(inside, torch.autograd.grad(o.float().sum(), inputs))
     q, k, v = (x.bfloat16() for x in inputs)
     assert_close(o, sparse_attention(q, k, v, r=0.5))
 
@@ -194,31 +297,33 @@ def test_autocast_does_what_it_does_to_torch_attention() -> None:
 def test_any_number_of_leading_dimensions() -> None:
     q, k, v = qkv((2, 3))
     mask = torch.rand(3, 1, 7, 9) < 0.7
-    o = sparse_attention(q, k, v, r=0.4, mask=mask)
+    o = sparse_attention(q, k, v, mask, r=0.4)
     for i in range(2):
-        assert_close(o[i], sparse_attention(q[i], k[i], v[i], r=0.4, mask=mask))
-        assert_close(o[i, 1], sparse_attention(q[i, 1], k[i, 1], v[i, 1], r=0.4, mask=mask[1]))
+        assert_close(o[i], sparse_attention(q[i], k[i], v[i], mask, r=0.4))
+        assert_close(o[i, 1], sparse_attention(q[i, 1], k[i, 1], v[i, 1], mask[1], r=0.4))
 
 
-@pytest.mark.parametrize("shape", [{"rows": 0}, {"length": 0}, {"batch": (0,)}], ids=str)
-def test_nothing_in_nothing_out(shape: dict[str, Any]) -> None:
-    inputs = qkv(**shape)
-    o = sparse_attention(*inputs, r=torch.full((4,), 0.5, requires_grad=True))
-    assert o.count_nonzero() == 0
-    assert o.shape == (*inputs[0].shape[:-1], 5)
-    assert all(found.count_nonzero() == 0 for found in torch.autograd.grad(o.sum(), inputs))
+def test_empty_inputs_give_empty_or_zero_outputs() -> None:
+    for shape in ({"rows": 0}, {"length": 0}, {"batch": (0,)}):
+        inputs = qkv(**shape)
+        with case(shape):
+            o = sparse_attention(*inputs, r=torch.full((4,), 0.5, requires_grad=True))
+            assert o.count_nonzero() == 0
+            assert o.shape == (*inputs[0].shape[:-1], 5)
+            assert all(found.count_nonzero() == 0 for found in torch.autograd.grad(o.sum(), inputs))
 
 
-@pytest.mark.usefixtures("blocks")
-def test_dropout_drops_the_same_in_backward_and_leaves_the_mean() -> None:
+def test_dropout_is_the_same_in_backward_and_keeps_the_mean() -> None:
     inputs = qkv(heads=2, rows=3, length=5)
 
     def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(3)
         return sparse_attention(q, k, v, r=RATE, dropout_p=0.4)
 
-    assert gradcheck(dropped, inputs, fast_mode=True)
-    assert gradgradcheck(dropped, inputs, fast_mode=True, atol=1e-3)
+    for size in BLOCKS:
+        with case(size), block_size(size):
+            assert gradcheck(dropped, inputs, fast_mode=True)
+            assert gradgradcheck(dropped, inputs, fast_mode=True, atol=1e-3)
     q, k, v = (x.detach() for x in inputs)
     many = torch.stack([sparse_attention(q, k, v, r=RATE, dropout_p=0.4) for _ in range(400)])
     assert not torch.equal(many[0], many[1])
@@ -227,7 +332,7 @@ def test_dropout_drops_the_same_in_backward_and_leaves_the_mean() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that any operation made."""
+    """The number of elements of the largest tensor that any operation created."""
 
     elements = 0
 
@@ -241,65 +346,23 @@ class Largest(TorchDispatchMode):
 
 @every_mapping
 def test_the_whole_matrix_is_never_held(mapping: Mapping) -> None:
-    inputs = qkv(heads=2, rows=700, length=700)
-    keep = torch.rand(2, 1, 1, 700) < 0.9
-    with Largest() as largest:  # type: ignore[no-untyped-call]
-        o = sparse_attention(*inputs, mapping.name, mask=keep, **given(mapping))
-        o.sum().backward()
-    assert largest.elements <= attention_blocks.BLOCK < 2 * 2 * 700 * 700 / 5
+    inputs = qkv(heads=2, rows=200, length=200)
+    keep = torch.rand(2, 1, 1, 200) < 0.9
+    with block_size(1 << 14), Largest() as largest:  # type: ignore[no-untyped-call]
+        sparse_attention(*inputs, keep, **given(mapping)).sum().backward()
+    assert largest.elements <= 1 << 14 < 2 * 2 * 200 * 200 / 5
 
 
-@pytest.fixture
-def forget_what_was_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("forget_what_was_compiled")
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_compiles_once_for_all_rates(is_causal: bool) -> None:
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-    inputs = qkv(shared=2)
-    mask = torch.rand(2, 1, 1, 9) < 0.8
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, r: Tensor) -> Tensor:
-        return sparse_attention(q, k, v, r=r, mask=mask, is_causal=is_causal)
-
-    compiled = torch.compile(attend, fullgraph=True, backend=counter)
-    for rate in (0.0, 0.1, 0.3, 0.8):
-        r = torch.full((4,), rate, dtype=torch.float64)
-        found, expected = compiled(*inputs, r), attend(*inputs, r)
-        assert_close(found, expected)
-        for mine, theirs in zip(*(torch.autograd.grad(o.sum(), inputs) for o in (found, expected)), strict=True):
-            assert_close(mine, theirs)
-    assert counter.frame_count == 1
-
-
-def test_exports_with_the_rate_as_an_input_and_any_length() -> None:
-    class Attend(torch.nn.Module):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor) -> Tensor:
-            return sparse_attention(q, k, v, r=r)
-
-    length = torch.export.Dim("length")
+def test_works_under_torch_func() -> None:
     q, k, v = qkv()
-    r = torch.full((4,), 0.3)
-    sizes = (None, {2: length}, {2: length}, None)
-    program = torch.export.export(Attend(), (q, k, v, r), dynamic_shapes=sizes)
-    q, k, v = qkv(length=13)
-    assert_close(program.module()(q, k, v, r + 0.2), sparse_attention(q, k, v, r=r + 0.2))
+    for mapping in ROW_MAPPINGS.values():
 
+        def loss(q: Tensor, k: Tensor, v: Tensor, mapping: Mapping = mapping) -> Tensor:
+            return sparse_attention(q, k, v, **given(mapping)).sin().sum()
 
-@every_mapping
-def test_works_under_torch_func(mapping: Mapping) -> None:
-    q, k, v = qkv()
-
-    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        o: Tensor = sparse_attention(q, k, v, mapping.name, **given(mapping))
-        return o.sin().sum()
-
-    expected = torch.autograd.grad(loss(q, k, v), q)[0]
-    assert_close(vmap(grad(loss))(q.detach(), k, v), expected)
+        with case(mapping.name):
+            expected = torch.autograd.grad(loss(q, k, v), q)[0]
+            assert_close(vmap(grad(loss))(q.detach(), k, v), expected)
 
 
 @pytest.mark.parametrize(
@@ -307,70 +370,66 @@ def test_works_under_torch_func(mapping: Mapping) -> None:
     [
         ({"mapping": "softmin"}, ValueError, "mapping must be one of softmax, t_softmax, r_softmax"),
         ({"mapping": "weighted_softmax"}, ValueError, "got 'weighted_softmax'"),
-        (
-            {},
-            TypeError,
-            "r_softmax needs r, say r=0.5; it must be in [0, 1]: it is the share of each row",
-        ),
-        (
-            {"mapping": "t_softmax"},
-            TypeError,
-            "t_softmax needs t, say t=2.0; it must be > 0: entries at least",
-        ),
-        ({"r": 0.5, "t": 1.0}, TypeError, "r_softmax takes r, got t=1.0"),
-        ({"t": torch.ones(4)}, TypeError, "r_softmax takes r, got t=a tensor of shape (4,)"),
+        ({}, TypeError, "r_softmax needs r, e.g. r=0.5; it must be in [0, 1]: it is the fraction of each row"),
+        ({"mapping": "t_softmax"}, TypeError, "t_softmax needs t, e.g. t=2.0; it must be > 0: entries at least"),
+        ({"r": 0.5, "t": 1.0}, TypeError, "r_softmax takes r and edge, got t=1.0"),
+        ({"t": torch.ones(4)}, TypeError, "r_softmax takes r and edge, got t=a tensor of shape (4,)"),
         ({"mapping": "sparsemax", "r": 0.5}, TypeError, "sparsemax takes no parameter, got r=0.5"),
+        ({"r": 0.5, "edge": -1.0}, ValueError, "edge must be >= 0, got -1.0; weights rise from 0 to 1 over this"),
+        ({"r": 0.5, "edge": torch.ones(4)}, TypeError, "edge must be a number, got a tensor of shape (4,)"),
+        ({"mapping": "softmax", "edge": 1.0}, TypeError, "softmax takes no parameter, got edge=1.0"),
         ({"r": 1.5}, ValueError, "r must be in [0, 1], got 1.5"),
         ({"r": torch.tensor([0.1, 0.2, -0.5, 0.1])}, ValueError, "got -0.5 in a tensor of shape (4,)"),
-        ({"r": torch.tensor([0.1, 0.2, 0.3])}, ValueError, "r of shape (3,) does not broadcast to (2, 4, 7, 1)"),
+        (
+            {"r": torch.full((12,), 0.1)},
+            ValueError,
+            "r of shape (12,) is one value for each head, but query has 4 heads;"
+            " pass 4 values, or a tensor that broadcasts to (2, 4, 7, 1)",
+        ),
+        ({"r": torch.full((3, 1), 0.1)}, ValueError, "r of shape (3, 1) does not broadcast to (2, 4, 7, 1)"),
         ({"r": torch.tensor(1)}, TypeError, "r must be floating point, got torch.int64; use r.float()"),
         ({"r": "half"}, TypeError, "r must be a number or a tensor, got 'half'"),
-        ({"r": 0.5, "mask": torch.ones(8) > 0}, ValueError, "mask of shape (8,) does not broadcast to (2, 4, 7, 9)"),
-        ({"r": 0.5, "mask": torch.ones(9, dtype=torch.int64)}, TypeError, "mask must be bool, True = keep, or float"),
+        ({"r": 0.5, "attn_mask": torch.ones(8) > 0}, ValueError, "attn_mask of shape (8,) does not broadcast to"),
+        ({"r": 0.5, "attn_mask": torch.ones(9).long()}, TypeError, "attn_mask must be bool, True = keep, or float"),
         ({"r": 0.5, "dropout_p": 1.5}, ValueError, "dropout_p must be in [0, 1], got 1.5"),
     ],
     ids=str,
 )
-def test_bad_arguments_are_refused_with_a_remedy(arguments: dict[str, Any], error: type, message: str) -> None:
+def test_bad_arguments_raise_an_error_with_a_remedy(arguments: dict[str, Any], error: type, message: str) -> None:
     with pytest.raises(error) as raised:
         sparse_attention(*qkv(), **arguments)
     assert message in str(raised.value)
     assert str(raised.value).startswith("sparse_attention: ")
+    if "dropout_p" not in arguments:
+        with pytest.raises(error, match=r"^attention_weights: "):
+            attention_weights(*qkv()[:2], **arguments)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda q, k, v: (q[0, 0], k[0, 0], v[0, 0]), ValueError, "must be [..., heads, length, features]"),
-        (lambda q, k, v: (q, k[:1], v[:1]), ValueError, "key (1, 4, 9, 6), value (1, 4, 9, 5) do not fit"),
-        (lambda q, k, v: (q, k, v[..., :3, :]), ValueError, "do not fit"),
-        (lambda q, k, v: (q[..., :3], k, v), ValueError, "do not fit"),
-        (lambda q, k, v: (q, k[:, :3], v[:, :3]), ValueError, "must be a multiple of those of key"),
-        (lambda q, k, v: (q, k, v.float()), TypeError, "must have one dtype, got torch.float64, "),
-        (lambda q, k, v: (q.long(), k, v), TypeError, "query must be a tensor of floats, got torch.int64"),
-        (lambda q, k, v: (q, k, v.tolist()), TypeError, "value must be a tensor of floats, got list"),
-    ],
-)  # fmt: skip
-def test_shapes_that_do_not_fit_are_refused(change: Any, error: type, message: str) -> None:
-    q, k, v = change(*qkv())
-    with pytest.raises(error) as raised:
-        sparse_attention(q, k, v, r=0.5)
-    assert message in str(raised.value)
+def test_shapes_that_do_not_fit_raise_an_error() -> None:
+    q, k, v = qkv()
+    gqa = "pass enable_gqa=True for fewer key heads than query heads"
+    cases: list[tuple[Any, type, str, dict[str, Any]]] = [
+        ((q[0, 0, 0], k, v), ValueError, "must be [..., length, features]", {}),
+        ((q.expand(2, 4, 7, 6), k.repeat(2, 1, 1, 1)[:3], v), ValueError, "do not broadcast", {}),
+        ((q, k, v[..., :3, :]), ValueError, "do not fit; use [..., Q, D]", {}),
+        ((q[..., :3], k, v), ValueError, "do not fit", {}),
+        ((q, k[:, :2], v[:, :2]), ValueError, gqa, {}),
+        ((q, k[:, :3], v[:, :3]), ValueError, "must be a multiple of the number of key", {"enable_gqa": True}),
+        ((q, k, v.float()), TypeError, "must have the same dtype, got torch.float64, ", {}),
+        ((q.long(), k, v), TypeError, "query must be a floating-point tensor, got torch.int64", {}),
+        ((q, k, v.tolist()), TypeError, "value must be a floating-point tensor, got list", {}),
+    ]
+    for inputs, error, message, options in cases:
+        with case(message), pytest.raises(error) as raised:
+            sparse_attention(*inputs, r=0.5, **options)
+        assert message in str(raised.value)
 
 
-def test_every_mapping_but_the_weighted_one_is_offered() -> None:
+def test_every_mapping_but_weighted_softmax_is_available() -> None:
     assert set(MAPPINGS) - set(ROW_MAPPINGS) == {"weighted_softmax"}
 
 
-def test_backward_within_autocast() -> None:
-    x = torch.randn(1, 2, 5, 4, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        inside = torch.autograd.grad(sparse_attention(query=x, key=x, value=x, r=0.4).float().sum(), x)
-        o = sparse_attention(x, x, x, r=0.4)
-    assert_close(inside, torch.autograd.grad(o.float().sum(), x))
-
-
-# ------------------------------------------------------------------------------------- backward sees what forward saw
+# --------------------------------------------------------------------------- backward uses the state of forward
 
 
 @contextmanager
@@ -394,53 +453,56 @@ STATES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], 
 }
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["first derivative", "second derivative"])
 @pytest.mark.parametrize("state", STATES)
-def test_the_state_of_the_process_in_backward_is_that_of_forward(
-    state: str, twice: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scores with many ties: reference and native kernels pass the gradient of these on to different entries."""
-    monkeypatch.setattr(attention_blocks, "BLOCK", 50)
+def test_backward_does_not_depend_on_the_state_of_the_process(state: str) -> None:
+    """Scores with many ties: reference and native kernels pass their gradient to different entries."""
     forward, other = STATES[state]
     q, k, v = (x.detach().round().float().requires_grad_() for x in qkv(rows=5))
     r = torch.full((4,), 0.5, requires_grad=True)
-    wanted, found = (q, k, v, r), []
-    for backward in (forward, other):
-        torch.manual_seed(5)
-        with forward():
-            o = sparse_attention(q, k, v, r=r, dropout_p=0.4).float()
-        with backward():
-            gradients = torch.autograd.grad(o.sin().sum(), wanted, create_graph=twice)
-        if twice:
-            gradients = torch.autograd.grad([g.square().sum() for g in gradients], wanted)
-        found.append(gradients)
-    for mine, expected in zip(*found, strict=True):
-        assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+    wanted = (q, k, v, r)
+    for order in (1, 2):
+        found = []
+        for backward in (forward, other):
+            torch.manual_seed(5)
+            with block_size(50), forward():
+                o = sparse_attention(q, k, v, r=r, dropout_p=0.4).float()
+            with block_size(50), backward():
+                gradients = torch.autograd.grad(o.sin().sum(), wanted, create_graph=order == 2)
+            if order == 2:
+                gradients = torch.autograd.grad([g.square().sum() for g in gradients], wanted)
+            found.append(gradients)
+        for mine, expected in zip(*found, strict=True):
+            with case(f"derivative of order {order}"):
+                assert_close(mine, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("changed", ["r", "mask", "bias", "key"])
-def test_an_input_that_is_changed_in_place_before_backward_is_an_error(changed: str) -> None:
-    q, k, v = (x.detach() for x in qkv())
-    q.requires_grad_()
-    tensors = {"r": torch.full((4,), 0.3), "mask": torch.ones(7, 9) > 0, "bias": torch.zeros(7, 9).double(), "key": k}
-    mask = tensors["bias"] if changed == "bias" else tensors["mask"]
-    o = sparse_attention(q, k, v, r=tensors["r"], mask=mask)
-    tensors[changed].zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        o.sum().backward()
+def test_an_input_changed_in_place_before_backward_raises_an_error() -> None:
+    for changed in ("r", "mask", "bias", "key"):
+        q, k, v = (x.detach() for x in qkv())
+        q.requires_grad_()
+        tensors = {
+            "r": torch.full((4,), 0.3),
+            "mask": torch.ones(7, 9) > 0,
+            "bias": torch.zeros(7, 9).double(),
+            "key": k,
+        }
+        o = sparse_attention(q, k, v, tensors["bias" if changed == "bias" else "mask"], r=tensors["r"])
+        tensors[changed].zero_()
+        with case(changed), pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            o.sum().backward()
 
 
-# ------------------------------------------------------------------------------------------------- the meta device
+# --------------------------------------------------------------------------- the meta device
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "a rate for each head": {"r": torch.full((4,), 0.5)},
     "dropout": {"r": 0.5, "dropout_p": 0.3},
     "causal": {"r": 0.5, "is_causal": True},
-    "mask": {"r": 0.5, "mask": torch.ones(2, 1, 7, 9) > 0},
-    "bias": {"r": 0.5, "mask": torch.zeros(7, 9)},
-    "all": {"r": torch.full((4,), 0.5), "mask": torch.zeros(7, 9), "dropout_p": 0.3, "is_causal": True},
-    **{name: {"mapping": name, **given(row)} for name, row in ROW_MAPPINGS.items()},
+    "mask": {"r": 0.5, "attn_mask": torch.ones(2, 1, 7, 9) > 0},
+    "bias": {"r": 0.5, "attn_mask": torch.zeros(7, 9)},
+    "all": {"r": torch.full((4,), 0.5), "attn_mask": torch.zeros(7, 9), "dropout_p": 0.3, "is_causal": True},
+    **{name: given(row) for name, row in ROW_MAPPINGS.items()},
 }
 
 
@@ -448,21 +510,21 @@ def on(device: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: a.to(device) if isinstance(a, Tensor) else a for name, a in arguments.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("return_weights", [False, True], ids=["output", "weights too"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_on_the_meta_device_shapes_and_dtypes_are_those_of_the_cpu(
-    options: dict[str, Any], return_weights: bool, dtype: torch.dtype
-) -> None:
-    found = []
-    for device, given in (("cpu", options), ("meta", options), ("meta", on("meta", options))):
-        inputs = [x.detach().to(device).requires_grad_() for x in qkv(shared=2, dtype=dtype)]
-        results = sparse_attention(*inputs, return_weights=return_weights, **given)  # type: ignore[call-overload]
-        tensors = [*results] if return_weights else [results]
-        tensors += torch.autograd.grad(tensors[0].sum(), inputs)
-        assert {tensor.device.type for tensor in tensors} == {device}
-        found.append([(tensor.shape, tensor.dtype) for tensor in tensors])
-    assert found[0] == found[1] == found[2]
+def test_on_the_meta_device_shapes_and_dtypes_are_those_of_the_cpu(options: dict[str, Any]) -> None:
+    without_dropout = {name: a for name, a in options.items() if name != "dropout_p"}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16) if "r" in options else (torch.float32,):
+        found = []
+        for device, arguments in (("cpu", {}), ("meta", {}), ("meta", {"on": "meta"})):
+            inputs = [x.detach().to(device).requires_grad_() for x in qkv(shared=2, dtype=dtype)]
+            moved, rest = ((on("meta", a) if arguments else a) for a in (options, without_dropout))
+            o = sparse_attention(*inputs, enable_gqa=True, **moved)
+            tensors = [o, attention_weights(*inputs[:2], enable_gqa=True, **rest)]
+            tensors += torch.autograd.grad(o.sum(), inputs)
+            assert {tensor.device.type for tensor in tensors} == {device}
+            found.append([(tensor.shape, tensor.dtype) for tensor in tensors])
+        with case(dtype):
+            assert found[0] == found[1] == found[2]
 
 
 def test_autocast_leaves_the_meta_device_alone_as_in_torch_attention() -> None:

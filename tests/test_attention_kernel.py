@@ -1,24 +1,27 @@
-"""The native kernel of attention: against the blocks, and what no option and no state of the process may change."""
+"""The native kernel of attention against the blocks: numbers, zeros, gradients, threads, memory layouts."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from cases import case
 from test_attention import threads
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, kernels, sparse_attention
-from rsoftmax.attention import passes
+import rsoftmax
+from rsoftmax import MAPPINGS, kernels
+from rsoftmax.attention import autograd
 from rsoftmax.kernels import cpu
 
+sparse_attention: Callable[..., Tensor] = rsoftmax.sparse_attention  # called with dictionaries of arguments
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
 NATIVE = [name for name in MAPPINGS if cpu.ATTENDS.get(name)]
-EXAMPLES: dict[str, dict[str, Any]] = {"t_softmax": {"t": 2.0}, "r_softmax": {"r": 0.7}}
+EXAMPLES: dict[str, dict[str, Any]] = {"t_softmax": {"t": 2.0}, "r_softmax": {"r": 0.7}, "k_softmax": {"k": 9.0}}
 every_mapping = pytest.mark.parametrize("mapping", NATIVE)
 SIZES = [  # batch, heads, shared, queries, keys, width, width of values
     (2, 2, 1, 50, 70, 64, 64),
@@ -33,16 +36,16 @@ SIZES = [  # batch, heads, shared, queries, keys, width, width of values
 
 @pytest.fixture(autouse=True)
 def the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Every test here has at least one call that the kernel took."""
+    """Every test here has at least one call that the kernel takes."""
     taken: list[bool] = []
-    how_for = passes.how_for
+    how_for = autograd.how_for
 
-    def watched(call: Any, x: Any) -> passes.How:
-        how = how_for(call, x)
+    def watched(call: Any) -> autograd.How:
+        how = how_for(call)
         taken.append(how.kernel is not None)
         return how
 
-    monkeypatch.setattr(passes, "how_for", watched)
+    monkeypatch.setattr(autograd, "how_for", watched)
     yield taken
     assert any(taken)
 
@@ -68,7 +71,7 @@ def whole_numbers(*shape: int) -> Tensor:
 
 def results(leaves: list[Tensor], *arguments: Any, **options: Any) -> list[Tensor]:
     torch.manual_seed(3)
-    o = sparse_attention(*arguments, **options)
+    o = sparse_attention(*arguments, enable_gqa=True, **options)
     g = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype)
     return [o.detach(), *torch.autograd.grad(o, leaves, g)]
 
@@ -91,65 +94,82 @@ def masks(size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     return {
         "none": {},
         "causal": {"is_causal": True},
-        "mask": {"mask": keep},
-        "mask for all keys": {"mask": keep[..., :1]},
-        "strided mask": {"mask": keep.mT.contiguous().mT},
-        "padding": {"mask": (torch.arange(keys) < max(1, keys // 2))[None, None, None], "is_causal": True},
-        "bias": {"mask": bias.masked_fill(~keep[0], -math.inf)},
-        "bias for all queries": {"mask": bias[:1, :1]},
-        "bias for all keys": {"mask": bias[..., :1]},
-        "bias and dropout": {"mask": bias, "dropout_p": 0.3},
+        "attn_mask": {"attn_mask": keep},
+        "mask for all keys": {"attn_mask": keep[..., :1]},
+        "strided mask": {"attn_mask": keep.mT.contiguous().mT},
+        "padding": {"attn_mask": (torch.arange(keys) < max(1, keys // 2))[None, None, None], "is_causal": True},
+        "bias": {"attn_mask": bias.masked_fill(~keep[0], -math.inf)},
+        "bias for all queries": {"attn_mask": bias[:1, :1]},
+        "bias for all keys": {"attn_mask": bias[..., :1]},
+        "bias and dropout": {"attn_mask": bias, "dropout_p": 0.3},
         "dropout": {"dropout_p": 0.1},
         "all dropped": {"dropout_p": 1.0},
     }
 
 
 @every_mapping
-@pytest.mark.parametrize("masking", masks(SIZES[0]))
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_numbers_and_gradients_are_those_of_the_blocks(size: tuple[int, ...], masking: str, mapping: str) -> None:
-    leaves, options = qkv(size), masks(size)[masking]
-    if (mask := options.get("mask")) is not None and mask.is_floating_point():
-        leaves.append(mask.requires_grad_())
-    assert_same_as_blocks(leaves, *leaves[:3], mapping, **options, **EXAMPLES.get(mapping, {}))
+def test_numbers_and_gradients_are_those_of_the_blocks(mapping: str) -> None:
+    for size in SIZES:
+        for masking, options in masks(size).items():
+            leaves = qkv(size)
+            if (mask := options.get("attn_mask")) is not None and mask.is_floating_point():
+                leaves.append(mask.requires_grad_())
+            with case(size, masking):
+                assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **options, **EXAMPLES.get(mapping, {}))
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 1, 1), (2, 1, 1, 1), (2, 2, 50, 1), (1, 50, 1), ()], ids=str)
-@pytest.mark.parametrize(("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t")])
-def test_a_parameter_of_any_shape_has_the_gradient_of_the_blocks(
-    mapping: str, letter: str, shape: tuple[int, ...]
-) -> None:
-    value = (0.05 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))).requires_grad_()
-    leaves = [*qkv(), value]
-    assert_same_as_blocks(leaves, *leaves[:3], mapping, **{letter: value})
+@pytest.mark.parametrize(("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t"), ("k_softmax", "k")])
+def test_a_parameter_of_any_shape_has_the_gradient_of_the_blocks(mapping: str, letter: str) -> None:
+    for shape in [(2,), (2, 1, 1), (2, 1, 1, 1), (2, 2, 50, 1), (1, 50, 1), ()]:
+        value = 0.05 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))
+        value = (value * 60 + 1 if letter == "k" else value).requires_grad_()
+        leaves = [*qkv(), value]
+        with case(shape):
+            assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **{letter: value})
+
+
+@pytest.mark.parametrize("mapping", EXAMPLES)
+def test_an_edge_has_the_numbers_and_gradients_of_the_blocks(mapping: str) -> None:
+    letter, number = next(iter(EXAMPLES[mapping].items()))
+    for i, size in enumerate(SIZES):
+        edge = (0.0, 0.25, 1.0, 8.0)[i % 4]
+        leaves = [*qkv(size), torch.full((size[1] * size[2],), number, requires_grad=True)]
+        with case(size, edge):
+            options = {"is_causal": i % 2 == 1, "edge": edge, letter: leaves[3]}
+            assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **options)
 
 
 @every_mapping
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_half_precision(size: tuple[int, ...], dtype: torch.dtype, mapping: str) -> None:
-    leaves = qkv(size, dtype)
-    assert_same_as_blocks(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+def test_half_precision(mapping: str) -> None:
+    for i, size in enumerate(SIZES):
+        leaves = qkv(size, (torch.float16, torch.bfloat16)[i % 2])
+        with case(size):
+            assert_same_as_blocks(leaves, *leaves, mapping=mapping, **EXAMPLES.get(mapping, {}))
 
 
-@pytest.mark.parametrize("r", [0.0, 0.3, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("keys", [1, 2, 7, 33, 200])
 @every_mapping
-def test_zeros_are_those_of_the_mapping_on_the_same_scores(mapping: str, keys: int, r: float) -> None:
+def test_zeros_are_those_of_the_mapping_on_the_same_scores(mapping: str) -> None:
     """Values that are unit vectors show the weights; scores of whole numbers are exact, and full of ties."""
-    q, k = whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, keys, 6)
-    given = {"r": r} if mapping == "r_softmax" else {"t": 4 * r + 0.5} if mapping == "t_softmax" else {}
-    p = sparse_attention(q, k, torch.eye(keys).expand(1, 2, -1, -1), mapping, scale=0.25, **given)  # type: ignore[call-overload]
-    expected = MAPPINGS[mapping].function(0.25 * q @ k.mT, **given)
-    assert torch.equal(p == 0, expected == 0)
-    assert_close(p, expected, rtol=1e-5, atol=1e-6)
+    for keys in (1, 2, 7, 33, 200):
+        q, k = whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, keys, 6)
+        for i, r in enumerate((0.0, 0.3, 0.5, 0.9, 1.0) if mapping in EXAMPLES else (0.0,)):
+            values = {"r_softmax": {"r": r}, "t_softmax": {"t": 4 * r + 0.5}, "k_softmax": {"k": 1 + keys * r}}
+            given: dict[str, float] = values.get(mapping, {})
+            if given:
+                given["edge"] = (math.inf, 0.0, 1.0)[i % 3]
+            with case(keys, given):
+                v = torch.eye(keys).expand(1, 2, -1, -1)
+                p = sparse_attention(q, k, v, mapping=mapping, scale=0.25, **given)
+                expected = MAPPINGS[mapping].function(0.25 * q @ k.mT, **given)
+                assert torch.equal(p == 0, expected == 0)
+                assert_close(p, expected, rtol=1e-5, atol=1e-6)
 
 
 @every_mapping
 def test_gradients_with_ties_are_those_of_the_blocks(mapping: str) -> None:
     leaves = [x.requires_grad_() for x in (whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, 30, 6))]
     leaves.append(torch.randn(1, 2, 30, 8, requires_grad=True))
-    assert_same_as_blocks(leaves, *leaves, mapping, scale=0.25, **EXAMPLES.get(mapping, {}))
+    assert_same_as_blocks(leaves, *leaves, mapping=mapping, scale=0.25, **EXAMPLES.get(mapping, {}))
 
 
 @every_mapping
@@ -158,9 +178,9 @@ def test_a_bad_query_spoils_its_own_row_and_every_gradient_of_its_head(mapping: 
     with torch.no_grad():
         leaves[0][0, 0, 3, 5] = math.nan
         leaves[0][0, 0, 7, 5] = math.inf
-    mine = results(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+    mine = results(leaves, *leaves, mapping=mapping, **EXAMPLES.get(mapping, {}))
     with without_kernel():
-        theirs = results(leaves, *leaves, mapping, **EXAMPLES.get(mapping, {}))
+        theirs = results(leaves, *leaves, mapping=mapping, **EXAMPLES.get(mapping, {}))
     assert mine[0][0, 0, [3, 7]].isnan().all()
     for found, expected in zip(mine, theirs, strict=True):
         assert torch.equal(found.isnan(), expected.isnan())
@@ -171,7 +191,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: str) -> N
     leaves = q, k, v = qkv()
     keep = torch.rand(50, 70) < 0.8
     keep[3], keep[40] = False, False
-    o = sparse_attention(q, k, v, mapping, mask=keep, **EXAMPLES.get(mapping, {}))
+    o = sparse_attention(q, k, v, mapping=mapping, attn_mask=keep, **EXAMPLES.get(mapping, {}))
     assert o[..., [3, 40], :].count_nonzero() == 0
     blind = torch.autograd.grad(o[..., [3, 40], :].sum(), leaves, retain_graph=True)
     assert all(found.count_nonzero() == 0 for found in blind)
@@ -179,37 +199,34 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: str) -> N
 
 
 @every_mapping
-def test_padding_changes_nothing(mapping: str) -> None:
-    q, k, v = (x.detach() for x in qkv())
-    alone = sparse_attention(q, k, v, mapping, **EXAMPLES.get(mapping, {}))
-    k, v = (torch.cat([x, torch.full_like(x[..., :9, :], 1e6)], -2) for x in (k, v))
-    padded = sparse_attention(q, k, v, mapping, mask=torch.arange(79) < 70, **EXAMPLES.get(mapping, {}))
-    assert_close(padded, alone, rtol=1e-6, atol=1e-6)
-
-
-@every_mapping
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3}], ids=str)
-def test_the_number_of_threads_changes_no_bit(mapping: str, options: dict[str, Any]) -> None:
+def test_the_number_of_threads_changes_no_bit(mapping: str) -> None:
+    every: list[dict[str, Any]] = [{}, {"is_causal": True}, {"dropout_p": 0.3}]
+    options = every[NATIVE.index(mapping) % 3]
     leaves = qkv((3, 2, 2, 260, 70, 16, 16))
     bias = torch.randn(1, 4, 260, 70, requires_grad=True)
     found = []
     for count in (1, 2, 4, 4):
         with threads(count):
-            found.append(results([*leaves, bias], *leaves, mapping, mask=bias, **options, **EXAMPLES.get(mapping, {})))
+            found.append(
+                results(
+                    [*leaves, bias], *leaves, mapping=mapping, attn_mask=bias, **options, **EXAMPLES.get(mapping, {})
+                )
+            )
     for others in found[1:]:
         assert all(torch.equal(mine, first) for mine, first in zip(others, found[0], strict=True))
 
 
-@pytest.mark.parametrize("way", [{"mapping": "softmax"}, {"r": 0.0}, {"mapping": "t_softmax", "t": math.inf}], ids=str)
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_softmax_is_torch_attention(way: dict[str, Any], is_causal: bool) -> None:
+def test_softmax_is_torch_attention() -> None:
+    softmaxes: list[dict[str, Any]] = [{"mapping": "softmax"}, {"r": 0.0}, {"mapping": "t_softmax", "t": math.inf}]
     inputs = q, k, v = qkv((2, 3, 1, 70, 70, 64, 64))
-    ours = sparse_attention(q, k, v, is_causal=is_causal, **way)
-    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-    g = torch.randn_like(ours)
-    assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
-        assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for i, way in enumerate(softmaxes):
+        with case(way):
+            ours = sparse_attention(q, k, v, is_causal=i % 2 == 1, **way)
+            theirs = F.scaled_dot_product_attention(q, k, v, is_causal=i % 2 == 1)
+            g = torch.randn_like(ours)
+            assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+            for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
+                assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_keys_may_lie_in_memory_as_they_come() -> None:
@@ -220,27 +237,27 @@ def test_keys_may_lie_in_memory_as_they_come() -> None:
         assert_same_as_blocks([x.requires_grad_() for x in leaves], *leaves, r=0.6)
 
 
-@pytest.mark.parametrize("length", [65, 128, 700, 5000])
-@pytest.mark.parametrize("r", [0.1, 0.5, 0.9, 0.999])
-def test_a_guess_that_is_wrong_changes_nothing(length: int, r: float) -> None:
+def test_a_wrong_hint_of_the_quantile_changes_nothing() -> None:
     """Rows whose quantiles jump about, among them constant rows, masked rows and rows of two values."""
-    generator = torch.Generator().manual_seed(length)
-    scores = torch.randn(1, 1, 30, length, generator=generator)
-    scores *= torch.tensor([1e-3, 1.0, 30.0]).repeat(10)[:, None]
-    scores[..., 3, :], scores[..., 11, :] = 1.0, scores[..., 11, :].sign()
-    scores[..., 5, 1:] = -math.inf
-    scores[..., 17, ::2] = -math.inf
-    zero = torch.zeros(1, 1, 30, 1), torch.zeros(1, 1, length, 1)
-    p = sparse_attention(*zero, torch.eye(length)[None, None], r=r, mask=scores)
-    expected = MAPPINGS["r_softmax"].function(scores, r)
-    assert torch.equal(p == 0, expected == 0)
-    assert_close(p, expected, rtol=1e-5, atol=1e-7)
+    for length, r in ((65, 0.1), (65, 0.9), (128, 0.5), (700, 0.1), (700, 0.999), (5000, 0.5), (5000, 0.9)):
+        generator = torch.Generator().manual_seed(length)
+        scores = torch.randn(1, 1, 30, length, generator=generator)
+        scores *= torch.tensor([1e-3, 1.0, 30.0]).repeat(10)[:, None]
+        scores[..., 3, :], scores[..., 11, :] = 1.0, scores[..., 11, :].sign()
+        scores[..., 5, 1:] = -math.inf
+        scores[..., 17, ::2] = -math.inf
+        zero = torch.zeros(1, 1, 30, 1), torch.zeros(1, 1, length, 1)
+        with case(length, r):
+            p = sparse_attention(*zero, torch.eye(length)[None, None], scores, r=r)
+            expected = MAPPINGS["r_softmax"].function(scores, r)
+            assert torch.equal(p == 0, expected == 0)
+            assert_close(p, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_what_the_kernel_does_not_take_goes_the_other_way(the_kernel_runs: list[bool]) -> None:
+def test_calls_that_the_kernel_does_not_take_go_block_by_block(the_kernel_runs: list[bool]) -> None:
     q, k, v = (x.detach() for x in qkv())
     sparse_attention(q, k, v, r=0.5)
     sparse_attention(q.double(), k.double(), v.double(), r=0.5)
-    sparse_attention(q, k, v, "sparsehourglass")
+    sparse_attention(q, k, v, mapping="sparsehourglass")
     sparse_attention(q[..., :0, :], k, v, r=0.5)
     assert the_kernel_runs == [True, False, False, False]

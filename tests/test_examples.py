@@ -1,6 +1,7 @@
 """Every example runs, in a process and an empty folder of its own; the services are asked as users ask them."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from encoders import LABELS, TEXTS
 from servers import served
 from typer.testing import CliRunner
 
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 from rsoftmax.huggingface import LabelModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -30,6 +31,7 @@ def run(folder: Path, script: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_example_runs_and_prints_what_it_found(script: str, text_encoder: Path, tmp_path: Path) -> None:
     assert run(tmp_path, EXAMPLES / script, *[text_encoder] * (script == TAKES_AN_ENCODER))
@@ -50,10 +52,11 @@ def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(model: Path) -> Iterator[httpx.Client]:
     words = [sys.executable, "-m", "uvicorn", "labels_by_http:app", "--app-dir", str(EXAMPLES / "serving")]
-    with served(words, MODEL=str(model)) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with served(words, MODEL=str(model)) as address, httpx.Client(base_url=address, timeout=600) as client:
         yield client
 
 
+@pytest.mark.process
 def test_the_service_answers_what_the_model_says(client: httpx.Client, model: Path) -> None:
     loaded = LabelModel.from_pretrained(model)
     assert client.get("/labels").json() == loaded.names
@@ -67,10 +70,12 @@ def test_the_service_answers_what_the_model_says(client: httpx.Client, model: Pa
 
 def test_the_service_answers_no_texts_with_no_labels_and_refuses_what_is_no_list_of_texts(client: httpx.Client) -> None:
     assert client.post("/predict", json={"texts": []}).json() == []
-    for wrong in ("I love it", [1, 2], ["so"] * 257):
-        assert client.post("/predict", json={"texts": wrong}).status_code == 422
+    for wrong in ("I love it", [1, 2], ["so"] * 257, "\ud800", ["\ud800"]):
+        body, as_json = json.dumps({"texts": wrong}), {"content-type": "application/json"}
+        assert client.post("/predict", content=body, headers=as_json).status_code == 422, body[:40]
 
 
+@pytest.mark.process
 def test_the_exported_file_answers_without_torch(model: Path, tmp_path: Path) -> None:
     exported = CliRunner().invoke(app, ["export", str(model), "--onnx", str(tmp_path / "labels.onnx")])
     assert exported.exit_code == 0, exported.output

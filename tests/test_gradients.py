@@ -1,16 +1,19 @@
-"""First and second derivatives, in the scores and in the parameter."""
+"""First and second derivatives, in the logits and in the parameter."""
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
-from cases import ADVERSARIAL, parameter_of, spread_apart
+from cases import ADVERSARIAL, case, parameter_of, spread_apart
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from rsoftmax import MAPPINGS, Mapping, r_softmax, sparsegen_exp, sparsegen_lin, t_softmax
+
+pytestmark = pytest.mark.usefixtures("both_kernels")
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 without_and_with_a_mask = pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
@@ -33,10 +36,33 @@ def around(mapping: Mapping, dim: int, masked: bool) -> tuple[Callable[..., Tens
 
 
 @every_mapping
-@pytest.mark.parametrize("dim", [-1, 0, 1])
-@without_and_with_a_mask
-def test_first_derivatives_are_true(mapping: Mapping, dim: int, masked: bool) -> None:
-    assert gradcheck(*around(mapping, dim, masked), check_forward_ad=True)
+def test_first_derivatives_are_true(mapping: Mapping) -> None:
+    for dim, masked in ((-1, False), (-1, True), (0, True), (1, False)):
+        with case(dim, "masked" if masked else "all kept"):
+            assert gradcheck(*around(mapping, dim, masked), check_forward_ad=True)
+
+
+@pytest.mark.parametrize("name", ["t_softmax", "r_softmax", "k_softmax"])
+def test_derivatives_with_an_edge_are_true(name: str) -> None:
+    """In x, t, r and k; the parameter lies between two entries, and no entry at the edge."""
+    x = spread_apart((4, 9)).requires_grad_()
+    values = {
+        "t_softmax": [1.31, 2.03, 0.71, 3.37],
+        "r_softmax": [0.13, 0.77, 0.41, 0.9],
+        "k_softmax": [1.3, 2.6, 3.7, 5.4],
+    }
+    value = torch.tensor(values[name], dtype=torch.float64)[:, None].requires_grad_()
+    mask = torch.arange(9) != 3
+    for edge in (0.0, 0.3, 1.0, 1e3):
+
+        def f(x: Tensor, value: Tensor, edge: float = edge) -> Tensor:
+            return MAPPINGS[name].function(x, value, edge=edge, mask=mask)
+
+        with case(edge):
+            assert gradcheck(f, (x, value), check_forward_ad=True)
+            assert gradgradcheck(f, (x, value))
+            (dvalue,) = torch.autograd.grad((f(x, value) * spread_apart((4, 9), seed=2)).sum(), value)
+            assert bool((dvalue != 0).any()) == (edge > 0) or edge == 0.3
 
 
 @every_mapping
@@ -85,20 +111,21 @@ def test_the_closed_form_of_the_notes() -> None:
 
 
 @every_mapping
-@pytest.mark.parametrize("row", [k for k in ADVERSARIAL if "NaN" not in k and "plus" not in k])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_gradients_are_finite_on_adversarial_rows(mapping: Mapping, row: str, dtype: torch.dtype) -> None:
-    x = torch.tensor(ADVERSARIAL[row], dtype=dtype, requires_grad=True)
-    arguments = [a.requires_grad_() for a in parameter_of(mapping, x.detach())]
-    p = mapping.function(x, *arguments)
-    if row == "denormal" and mapping.name in ("r_softmax", "spherical_softmax"):
-        return  # the true gradient there is of the order of 1/spread, beyond the range of floats
-    weights = torch.linspace(-1, 1, len(x), dtype=dtype)
-    (p * weights).sum().backward()
-    for leaf in (x, *arguments):
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all(), leaf.grad
-    assert (x.grad[x.detach() == -math.inf] == 0).all()  # type: ignore[index]
+def test_gradients_are_finite_on_adversarial_rows(mapping: Mapping) -> None:
+    kinds = [kind for kind in ADVERSARIAL if "NaN" not in kind and "plus" not in kind]
+    if mapping.name in ("r_softmax", "k_softmax", "spherical_softmax"):
+        kinds.remove("denormal")  # the true gradient there is of the order of 1/spread, beyond the range of floats
+    edges: list[dict[str, float]] = [{}, {"edge": 0.0}, {"edge": 0.5}] if mapping.options else [{}]
+    for kind, dtype, options in product(kinds, (torch.float64, torch.float32), edges):
+        x = torch.tensor(ADVERSARIAL[kind], dtype=dtype, requires_grad=True)
+        arguments = [a.requires_grad_() for a in parameter_of(mapping, x.detach())]
+        p = mapping.function(x, *arguments, **options)
+        (p * torch.linspace(-1, 1, len(x), dtype=dtype)).sum().backward()
+        with case(kind, dtype, options):
+            for leaf in (x, *arguments):
+                assert leaf.grad is not None
+                assert leaf.grad.isfinite().all(), leaf.grad
+            assert (x.grad[x.detach() == -math.inf] == 0).all()  # type: ignore[index]
 
 
 @every_mapping

@@ -8,7 +8,7 @@ import pytest
 from encoders import LABELS, TEXTS
 from typer.testing import CliRunner
 
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/labels.md", "docs/serving.md"]
@@ -23,13 +23,13 @@ def blocks(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(
-    page: str, text_encoder: Path, picture_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    page: str, text_encoder: Path, image_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     lines = [f"{text},{';'.join(labels)}" for text, labels in zip(TEXTS, LABELS, strict=True)]
     Path("texts.csv").write_text("\n".join(["text,tags", *lines * 6]) + "\n")
-    small = {"sentence-transformers/all-MiniLM-L6-v2": text_encoder, "microsoft/resnet-50": picture_encoder}
+    small = {"sentence-transformers/all-MiniLM-L6-v2": text_encoder, "microsoft/resnet-50": image_encoder}
     names: dict[str, object] = {}
     commands = 0
     for language, text in blocks(ROOT / page):

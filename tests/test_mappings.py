@@ -1,22 +1,29 @@
 """Laws that hold for the whole table, and every mapping against the independent oracle."""
 
 import math
+from itertools import product
 
 import numpy as np
 import oracle
 import pytest
 import torch
-from cases import ADVERSARIAL, parameter_of, rows, value_strategy
+from cases import ADVERSARIAL, case, parameter_of, rows, value_strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, Mapping, r_softmax, softmax, t_softmax
+from rsoftmax import MAPPINGS, Mapping, k_softmax, r_softmax, softmax, t_softmax
+
+pytestmark = pytest.mark.usefixtures("both_kernels")
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 every_float = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+
+
+EDGED = [row for row in MAPPINGS.values() if any(option.name == "edge" for option in row.options)]
+EDGES = [math.inf, 0.0, 1e-3, 0.5, 1.0, 3.0, 100.0]
 
 
 def call(mapping: Mapping, x: Tensor, arguments: list[Tensor], dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -42,28 +49,33 @@ def test_equals_the_oracle(mapping: Mapping, data: st.DataObject) -> None:
         weights = data.draw(st.lists(st.sampled_from([0.0, 1.0, 1e-3, 1e3]), min_size=len(x), max_size=len(x)))
         value = np.array(weights)
         arguments = [torch.from_numpy(value)]
-    p = mapping.function(torch.from_numpy(x), *arguments)
-    assert_close(p, torch.from_numpy(oracle.apply(mapping.name, x, value)), rtol=1e-9, atol=1e-9)
+    options = {"edge": data.draw(st.sampled_from(EDGES))} if mapping.options else {}
+    p = mapping.function(torch.from_numpy(x), *arguments, **options)
+    assert_close(p, torch.from_numpy(oracle.apply(mapping.name, x, value, **options)), rtol=1e-9, atol=1e-9)
+
+
+VALUES: dict[str, list[float]] = {
+    "r_softmax": [0.0, 0.1, 0.34, 0.75, 1.0],
+    "t_softmax": [math.inf, 1e-30, 1e30],
+    "k_softmax": [1.0, 2.0, 2.5, 100.0, math.inf],
+}
 
 
 @every_mapping
-@pytest.mark.parametrize("row", ADVERSARIAL.values(), ids=ADVERSARIAL)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_adversarial_rows_equal_the_oracle(mapping: Mapping, row: list[float], dtype: torch.dtype) -> None:
-    x = torch.tensor(row, dtype=dtype)
-    values: list[float | Tensor | None] = [None]
-    if mapping.parameter:
-        values = [mapping.parameter.example] if mapping.parameter.per_row else [torch.arange(len(row)).to(dtype)]
-        if mapping.name == "r_softmax":
-            values += [0.0, 0.1, 0.34, 0.75, 1.0]
-        if mapping.name == "t_softmax":
-            values += [math.inf, 1e-30, 1e30]
-    for value in values:
-        p = mapping.function(x) if value is None else mapping.function(x, value)
-        plain = value.double().numpy() if isinstance(value, Tensor) else value
-        expected = torch.from_numpy(oracle.apply(mapping.name, x.double().numpy(), plain))
-        tolerance = 1e-12 if dtype == torch.float64 else 2e-6
-        assert_close(p.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+def test_adversarial_rows_equal_the_oracle(mapping: Mapping) -> None:
+    for (kind, row), dtype in product(ADVERSARIAL.items(), (torch.float64, torch.float32)):
+        x = torch.tensor(row, dtype=dtype)
+        values: list[float | Tensor | None] = [None, *VALUES.get(mapping.name, [])]
+        if mapping.parameter:
+            values[0] = mapping.parameter.example if mapping.parameter.per_row else torch.arange(len(row)).to(dtype)
+        for value, edge in product(values, (math.inf, 0.0, 1.0) if mapping.options else (None,)):
+            options = {} if edge is None else {"edge": edge}
+            p = mapping.function(x, *([] if value is None else [value]), **options)
+            plain = value.double().numpy() if isinstance(value, Tensor) else value
+            expected = torch.from_numpy(oracle.apply(mapping.name, x.double().numpy(), plain, **options))
+            tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+            with case(kind, dtype, value, edge):
+                assert_close(p.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @every_mapping
@@ -260,6 +272,68 @@ def test_weights_of_any_scale() -> None:
     for hidden in (1e30, math.nan, -1.0):
         w = torch.tensor([hidden, 1e-30, 1e-30])
         assert_close(weigh(torch.zeros(3), w, mask=mask), torch.tensor([0.0, 0.5, 0.5]))
+
+
+def parameters_for(mapping: Mapping, rows: int) -> list[Tensor]:
+    """Parameters for rows of 12 entries that set some of them to zero."""
+    low, high = {"t_softmax": (0.5, 3.0), "r_softmax": (0.1, 0.9), "k_softmax": (1.0, 11.0)}[mapping.name]
+    return [torch.linspace(low, high, rows, dtype=torch.float64)[:, None]]
+
+
+@pytest.mark.parametrize("mapping", EDGED, ids=lambda row: row.name)
+def test_the_edge_changes_weights_and_never_the_support(mapping: Mapping) -> None:
+    x = torch.randn(40, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(12))
+    arguments = parameters_for(mapping, 40)
+    found = {edge: mapping.function(x, *arguments, edge=edge) for edge in EDGES}
+    for edge, p in found.items():
+        with case(edge):
+            assert torch.equal(p == 0, found[math.inf] == 0)
+            assert_close(p.sum(-1), torch.ones(40, dtype=torch.float64))
+    assert_close(found[100.0], found[math.inf])  # an edge beyond the spread is none
+    support = found[0.0] != 0
+    assert_close(found[0.0], torch.softmax(x.masked_fill(~support, -math.inf), -1))  # edge = 0: softmax of the support
+    tiny = mapping.function(x, *arguments, edge=1e-12)
+    assert_close(tiny, found[0.0], rtol=1e-6, atol=1e-9)  # and it is the limit
+    assert not torch.equal(found[0.5], found[1.0])
+
+
+def test_the_edge_makes_weights_constant_from_there_on() -> None:
+    x = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    for p in (t_softmax(x, 3.0, edge=1.5), k_softmax(x, 3, edge=1.5), r_softmax(x, 0.25, edge=1.5)):
+        weights = p / x.exp()
+        assert_close(weights / weights[-1], torch.tensor([0, 0, 1 / 1.5, 1, 1]).double())
+
+
+def test_without_a_threshold_the_edge_does_not_matter() -> None:
+    x = torch.randn(7, 12, generator=torch.Generator().manual_seed(13))
+    for edge in EDGES:
+        for p in (t_softmax(x, math.inf, edge=edge), r_softmax(x, 0.0, edge=edge), k_softmax(x, 12, edge=edge)):
+            with case(edge):
+                assert_close(p, torch.softmax(x, -1))
+
+
+def test_k_softmax_keeps_exactly_k() -> None:
+    for n in (1, 2, 3, 10, 129, 1000):
+        x = torch.randperm(n, generator=torch.Generator().manual_seed(n)).float() / n * 9
+        for k in {1, 2, 3, n // 2 + 1, max(n - 1, 1), n, n + 5}:
+            for count in (float(k), max(k - 0.5, 1.0)):
+                with case(n, count):
+                    assert (k_softmax(x, count) != 0).sum() == min(math.ceil(count), n)
+                    each = torch.full((2, 1), count, dtype=torch.float64)
+                    assert ((k_softmax(x.expand(2, n), each) != 0).sum(-1) == min(math.ceil(count), n)).all()
+
+
+def test_k_counts_kept_entries_and_is_r_softmax_of_the_matching_rate() -> None:
+    x = torch.randn(9, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(14))
+    mask = torch.arange(20) < 11
+    for k in (1.0, 4.0, 7.25, 9.5):
+        with case(k):
+            assert_close(k_softmax(x, k, mask=mask), r_softmax(x, (10 - k) / 10, mask=mask))
+    assert_close(k_softmax(x, 11.0, mask=mask), softmax(x, mask=mask))
+    assert_close(k_softmax(torch.tensor([1.0, 3.0, 3.0]), 1), torch.tensor([0.0, 0.5, 0.5]))  # ties at the top share
+    assert_close(
+        k_softmax(torch.tensor([1.0, 2.0, 2.0, 3.0]), 2), torch.tensor([0.0, 0.0, 0.0, 1.0])
+    )  # ties go together
 
 
 def test_softmax_is_torchs() -> None:

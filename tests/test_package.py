@@ -45,19 +45,21 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - with_torch}))
     assert run(program) == "rsoftmax"
 
 
+@pytest.mark.process
 def test_a_mapping_is_imported_without_modules_and_attention() -> None:
     program = (
         "import sys; from rsoftmax import r_softmax; print(*(n for n in sys.modules if n.startswith('rsoftmax.')))"
     )
     loaded = run(program).split()
     assert "rsoftmax.mappings" in loaded
-    assert not {"rsoftmax.modules", "rsoftmax.attention", "rsoftmax.losses"} & set(loaded)
+    assert not {"rsoftmax.nn", "rsoftmax.attention", "rsoftmax.losses"} & set(loaded)
 
 
 def test_the_public_names() -> None:
     mapped = {*MAPPINGS, *MODULES}
-    others = {"MAPPINGS", "MODULES", "Mapping", "MappingModule", "kernels", "losses", "mapping", "sparse_attention"}
-    assert set(PUBLIC) == mapped | others | {"use_kernels"}
+    modules = {"extend", "kernels", "losses", "nn"}
+    others = {"MAPPINGS", "MODULES", "Mapping", "MappingModule", "attention_weights", "sparse_attention", "use_kernels"}
+    assert set(PUBLIC) == mapped | modules | others
     assert set(PUBLIC) <= set(dir(rsoftmax))
     given: dict[str, object] = {}
     exec("from rsoftmax import *", given)
@@ -65,6 +67,7 @@ def test_the_public_names() -> None:
     assert all(given[name] is getattr(rsoftmax, name) for name in PUBLIC)
 
 
+@pytest.mark.process
 def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
     names = ", ".join(PUBLIC)
     program = tmp_path / "program.py"
@@ -74,7 +77,7 @@ def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
     # With the settings of our own code, so that what mypy remembers of torch serves again.
     command = [sys.executable, "-m", "mypy", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert 'Revealed type is "rsoftmax.modules.RSoftmax"' in done.stdout
+    assert 'Revealed type is "rsoftmax.nn.mappings.RSoftmax"' in done.stdout
     assert 'Module has no attribute "softmin"' in done.stdout
     assert "Found 1 error" in done.stdout, done.stdout
 
@@ -96,14 +99,14 @@ def test_functions_and_modules_survive_pickle() -> None:
         assert type(pickle.loads(pickle.dumps(made()))) is made
 
 
+@pytest.mark.process
 def test_the_generated_tables_are_not_stale() -> None:
     done = subprocess.run([sys.executable, ROOT / "tools" / "tables.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "module", ["attention", "huggingface", "losses", "mappings", "modules", "multilabel", "sklearn"]
-)
+@pytest.mark.process
+@pytest.mark.parametrize("module", ["attention", "huggingface", "losses", "mappings", "nn", "multilabel", "sklearn"])
 def test_a_module_that_is_imported_alone_knows_the_mappings(module: str) -> None:
-    program = f"import rsoftmax.{module}; from rsoftmax.table import MAPPINGS; print('r_softmax' in MAPPINGS)"
+    program = f"import rsoftmax.{module}; from rsoftmax.extend import MAPPINGS; print('r_softmax' in MAPPINGS)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "True\n"

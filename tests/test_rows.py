@@ -55,7 +55,7 @@ def test_a_mask_that_is_none(mapping: Mapping) -> None:
 
 @pytest.mark.parametrize("r", [-0.1, 1.5, math.nan, math.inf])
 def test_a_rate_outside(r: float) -> None:
-    with pytest.raises(ValueError, match=rf"r_softmax: r must be in \[0, 1\], got {r}.*share of each row"):
+    with pytest.raises(ValueError, match=rf"r_softmax: r must be in \[0, 1\], got {r}.*fraction of each row"):
         r_softmax(X, r)
 
 

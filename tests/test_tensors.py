@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from rsoftmax import tensors
+from rsoftmax import _tensors as tensors
 
 PRIVATE = [
     ("torch._C", "_are_functorch_transforms_active"),
@@ -39,8 +39,8 @@ from rsoftmax import r_softmax, sparse_attention, use_kernels
 back()  # torch of today calls it
 
 x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.5, 0.1, 0.4, 0.2]])
-assert not rsoftmax.tensors.ordinary(x)
-assert not rsoftmax.tensors.in_memory(x)
+assert not rsoftmax._tensors.is_plain(x)
+assert not rsoftmax._tensors.in_memory(x)
 p = r_softmax(x, 0.5)
 with use_kernels("reference"):
     assert torch.equal(p, r_softmax(x, 0.5))
@@ -52,6 +52,7 @@ print((p == 0).sum(-1).tolist())
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("home", "name"), PRIVATE)
 def test_without_a_private_name_of_torch_the_reference_runs(home: str, name: str) -> None:
     program = PROGRAM.replace("HOME", home).replace("NAME", repr(name))
@@ -61,5 +62,5 @@ def test_without_a_private_name_of_torch_the_reference_runs(home: str, name: str
 
 def test_with_all_of_them_a_tensor_in_memory_is_one() -> None:
     assert tensors.in_memory(torch.ones(2))
-    assert tensors.ordinary(torch.ones(2, device="meta"))
+    assert tensors.is_plain(torch.ones(2, device="meta"))
     assert not tensors.in_memory(torch.ones(2, device="meta"))

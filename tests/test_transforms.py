@@ -69,6 +69,7 @@ def test_per_sample_gradients(mapping: Mapping) -> None:
     assert_close(hessian, hessian.mT)
 
 
+@pytest.mark.compile
 @every_mapping
 def test_compiles_into_one_graph_for_all_parameters(mapping: Mapping) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
@@ -92,6 +93,7 @@ def test_a_number_that_changes_compiles_too() -> None:
         assert_close(compiled(x, r), r_softmax(x, r))
 
 
+@pytest.mark.compile
 def test_exports_rows_of_any_length_at_a_fixed_rate() -> None:
     sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("n")}
     program = torch.export.export(RSoftmax(0.4), (torch.randn(4, 7),), dynamic_shapes=(sizes,))
@@ -107,6 +109,7 @@ def inputs_of_all(rows: int) -> tuple[Tensor, Tensor, dict[str, list[Tensor]]]:
     return x, mask, {name: parameter_of(mapping, x) for name, mapping in MAPPINGS.items()}
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
 def test_every_mapping_exports_for_any_number_of_rows_and_runs_in_onnxruntime() -> None:
     module, given, more = EveryMapping(), inputs_of_all(4), inputs_of_all(9)
@@ -133,6 +136,7 @@ def test_autocast_keeps_the_dtype_of_the_scores(mapping: Mapping) -> None:
         assert mapping.function(x.bfloat16() @ torch.eye(6), *arguments).dtype == torch.bfloat16
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
 def test_modules_compile_into_one_graph(module: Any) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
@@ -143,6 +147,7 @@ def test_modules_compile_into_one_graph(module: Any) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.compile
 def test_a_learnable_rate_trains_under_compile() -> None:
     layer = RSoftmax(r=0.5, learnable=True)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

@@ -10,7 +10,10 @@ import pytest
 
 from rsoftmax.kernels.triton import NAMES
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed; pip install triton")
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed; pip install triton"),
+]
 
 TOOL = Path(__file__).parents[1] / "tools" / "triton_resources.py"
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import rsoftmax
 
-INTERNAL = {"folders", "model_card", "pictures", "printable"}  # modules whose names only this library uses
+FILES = ("tables.py", "onnx.py")  # the modules of rsoftmax.files that users import
 
 
 class Page(HTMLParser):
@@ -48,18 +48,24 @@ def broken_links(site: Path) -> Iterator[str]:
 
 
 def listed(path: Path) -> set[str]:
-    """The names in ``__all__`` of a file, which is read and not imported."""
-    assigned = [line for line in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(line, ast.Assign)]
-    return {
-        name for line in assigned if ast.unparse(line.targets[0]) == "__all__" for name in ast.literal_eval(line.value)
-    }
+    """The names in ``__all__`` of a file, which is read and not imported; ``*module.__all__`` stands for its names."""
+    names: set[str] = set()
+    for line in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "__all__":
+            assert isinstance(line.value, ast.List | ast.Tuple), f"{path}: __all__ must be a list"
+            for item in line.value.elts:
+                if isinstance(item, ast.Starred):
+                    names |= listed(path.with_name(ast.unparse(item.value).removesuffix(".__all__") + ".py"))
+                else:
+                    names.add(ast.literal_eval(item))
+    return names
 
 
 def public_names() -> set[str]:
-    """What the packages and modules right below ``rsoftmax`` list."""
+    """The names that the public packages and modules list; the command line is not part of the API."""
     home = Path(rsoftmax.__file__).parent
-    files = [path for path in home.glob("*.py") if path.stem not in INTERNAL] + [*home.glob("*/__init__.py")]
-    return {name for path in files for name in listed(path)}
+    files = [*home.glob("*.py"), *home.glob("*/__init__.py"), *(home / "files" / name for name in FILES)]
+    return {name for path in files if path.parent.name != "cli" for name in listed(path)}
 
 
 def documented_names(site: Path) -> set[str]:

@@ -13,7 +13,7 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import Mapping, kernels, sparse_attention, use_kernels
+from rsoftmax import Mapping, attention_weights, kernels, sparse_attention, use_kernels
 from rsoftmax.attention import ROW_MAPPINGS, blocks
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -34,9 +34,12 @@ class Case(NamedTuple):
         return [x for x in found if isinstance(x, Tensor) and x.requires_grad]
 
     def call(self, v: Tensor | None = None, **more: Any) -> Any:
-        return sparse_attention(
-            self.q, self.k, self.v if v is None else v, self.mapping.name, **{**self.options, **more}
-        )
+        options = {"mapping": self.mapping.name, "enable_gqa": True, **self.options, **more}
+        return sparse_attention(self.q, self.k, self.v if v is None else v, **options)
+
+    def weights(self) -> Tensor:
+        options = {name: a for name, a in self.options.items() if name != "dropout_p"}
+        return attention_weights(self.q, self.k, mapping=self.mapping.name, enable_gqa=True, **options)
 
 
 def check(draw: Draw) -> None:
@@ -76,7 +79,7 @@ def _check_equations(draw: Draw) -> None:
     with use_kernels(rows):
         expected, p = _whole(case, noise)
         gradients = torch.autograd.grad(expected, case.leaves, g)
-        _, weights = case.call(return_weights=True)
+        weights = case.weights()
     assert o.dtype == weights.dtype == case.q.dtype
     tolerance = ROUNDING[case.q.dtype]
     assert_close(o.double(), expected, rtol=tolerance, atol=_room(tolerance, expected))
@@ -100,7 +103,7 @@ def _drawn(draw: Draw, dtype: torch.dtype, most_rows: int, most_keys: int, most_
     if draw.chance(0.3):
         options["scale"] = draw.number(0.05, 2)
     if draw.chance(0.6):
-        options["mask"] = _mask(draw, full, dtype)
+        options["attn_mask"] = _mask(draw, full, dtype)
     if mapping.parameter:
         options[mapping.parameter.name] = _parameter(draw, mapping, full)
     return Case(mapping, q, k, v, options, shared)
@@ -125,7 +128,7 @@ def _whole(case: Case, noise: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = (x.double() for x in (case.q, case.k, case.v))
     k, v = (x.repeat_interleave(case.shared, -3) for x in (k, v))
     scores = q @ k.mT * case.options.get("scale", 1 / math.sqrt(q.shape[-1]))
-    keep, mask = torch.ones(scores.shape, dtype=torch.bool), case.options.get("mask")
+    keep, mask = torch.ones(scores.shape, dtype=torch.bool), case.options.get("attn_mask")
     if mask is not None:
         keep, scores = (mask.expand_as(scores), scores) if mask.dtype == torch.bool else (keep, scores + mask)
     if case.options["is_causal"]:

@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from rsoftmax import Mapping
-from rsoftmax.rows import Parameter
+from rsoftmax._rows import Parameter
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SPECIAL = (0.0, -0.0, 1.0, 1e-30, 1e30, -1e30, 1e-45, math.inf, -math.inf, math.nan)
-EDGES = {"r": (0.0, 1.0, 0.25, 0.5), "t": (math.inf, 1e-30, 1e30), "q": (0.0, 1e4), "alpha": (1.0, 1.5, 2.0)}
+EDGES = {
+    "r": (0.0, 1.0, 0.25, 0.5),
+    "k": (1.0, 2.0, math.inf),
+    "t": (math.inf, 1e-30, 1e30),
+    "q": (0.0, 1e4),
+    "alpha": (1.0, 1.5, 2.0),
+}
 
 
 class Draw:
@@ -61,10 +67,10 @@ class Draw:
         assert mapping.parameter
         name = mapping.parameter.name
         if self.chance(0.4) and mapping.parameter.per_row:
-            return self.one_of(*EDGES.get(name, ()), mapping.parameter.example, float(self._inside(mapping.parameter)))
-        return self._inside(mapping.parameter, *shape)
+            return self.one_of(*EDGES.get(name, ()), mapping.parameter.example, float(self.inside(mapping.parameter)))
+        return self.inside(mapping.parameter, *shape)
 
-    def _inside(self, parameter: Parameter, *shape: int) -> Tensor:
+    def inside(self, parameter: Parameter, *shape: int) -> Tensor:
         values = parameter.domain.constrain(self.normal(*shape))
         # Above 2, a rounding error at the threshold is not one in the result: alpha is drawn from [1, 2].
         return 1 + (values - 1) / 3 if parameter.name == "alpha" else values

@@ -65,10 +65,11 @@ def _above(z: np.ndarray, theta: float) -> np.ndarray:
 
 
 def _check_head(draw: Draw) -> None:
-    mapping, rate, loss = draw.one_of(*CHOICES)
+    mapping, rule, loss = draw.one_of(*CHOICES)
     labels, features = draw.integer(1, 20), draw.integer(1, 6)
     torch.manual_seed(draw.integer(0, 1 << 30))
-    head = MultiLabelHead(features, labels, mapping, loss, rate, r=draw.number(0, 1) if rate == "fixed" else None)
+    options: dict[str, dict[str, Any]] = {"fixed": {"r": draw.number(0, 1)}, "expected_f1": {"average": "samples"}}
+    head = MultiLabelHead(features, labels, mapping, loss, rule, **options.get(rule, {}))
     output = head.double()(3 * draw.normal(draw.integer(1, 4), features))
     _compare(output.p, [_decoded(head, _row(output, i)) for i in range(len(output.z))], torch.float64)
     y = fuzz_losses.labels(draw, *output.z.shape).double()
@@ -84,15 +85,15 @@ def _row(output: Output, i: int) -> dict[str, np.ndarray]:
 def _decoded(head: MultiLabelHead, row: dict[str, np.ndarray]) -> np.ndarray:
     """The probabilities by the rule's definition."""
     z = row["z"]
-    match head.rate:
+    match head.rule.name:
         case "expected_f1":
             expected = _expected_f1([*(z - row["theta"])], float((row["none"] - row["theta"])[0]))
             return _kept(z, int(np.argmax(expected)))
         case "count":
             return _kept(z, int(np.argmax(row["c"])))
         case "fixed":
-            assert head.r is not None
-            return oracle.r_softmax(z, head.r)
+            assert head.rule.r is not None
+            return oracle.r_softmax(z, head.rule.r)
         case "threshold" | "zero":
             return _above(z, float(row["theta"][0]))
     taken = MAPPINGS[head.mapping].parameter
@@ -102,10 +103,10 @@ def _decoded(head: MultiLabelHead, row: dict[str, np.ndarray]) -> np.ndarray:
 def _loss(head: MultiLabelHead, output: Output, y: Tensor) -> Tensor:
     """The loss by its definition, pair by pair."""
     z, given, extra = output.z, _given(head, output, y), torch.zeros(())
-    if head.rate == "expected_f1":
+    if head.rule.name == "expected_f1":
         assert output.none is not None
         z, y = torch.cat([z, output.none], -1), torch.cat([y, (y.sum(-1, keepdim=True) == 0).double()], -1)
-    if head.rate == "count":
+    if head.rule.name == "count":
         assert output.c is not None
         extra = -output.c.log_softmax(-1).gather(-1, y.sum(-1, keepdim=True).long())[..., 0]
     if output.theta is not None and head.criterion != "t_softmax_loss":
@@ -116,7 +117,7 @@ def _loss(head: MultiLabelHead, output: Output, y: Tensor) -> Tensor:
 def _given(head: MultiLabelHead, output: Output, y: Tensor) -> list[Any]:
     match head.criterion:
         case "r_softmax_loss":
-            return [head.r if head.rate == "fixed" else 1 - y.mean(-1, keepdim=True)]
+            return [head.rule.r if head.rule.name == "fixed" else 1 - y.mean(-1, keepdim=True)]
         case "t_softmax_loss":
             return [output.theta]
         case "sparsehourglass_loss":

@@ -1,6 +1,8 @@
-"""Compiles the Triton kernels for GPUs that need not be there, and prints what they take: Markdown, or JSON lines.
+"""Cross-compile the Triton kernels and print their registers and predicted times, as Markdown or JSON lines.
 
-python tools/triton_resources.py                       # the tables of docs/performance.md
+No GPU is needed.
+
+python tools/triton_resources.py                       # the tables of docs/gpu.md
 python tools/triton_resources.py --json --target sm_90 --length 8192
 """
 # mypy: disable-error-code="import-not-found, import-untyped"
@@ -216,8 +218,8 @@ def markdown(rows: list[Resources]) -> str:
     found = {(row.name, row.direction, row.n, row.target): row for row in rows}
     cases = list(dict.fromkeys(case[:3] for case in found))
     lines = [
-        f"Registers / bytes of stack / bytes spilled, for each thread; float32, masked, a parameter for each row;"
-        f" triton {triton.__version__}.",
+        "Registers / bytes of stack / bytes spilled per thread, for float32 rows with a mask and one parameter per row"
+        f" (Triton {triton.__version__}).",
         "",
         f"| | | n | {' | '.join(targets)} |",
         "|---|---|---|" + "---|" * len(targets),
@@ -229,9 +231,12 @@ def markdown(rows: list[Resources]) -> str:
     predicted = [target for target in targets if target in CHIPS]
     lines += [
         "",
-        "**Predictions, not measurements**: time to that of softmax, if softmax only waits for memory. A kernel's time"
-        " is the longer one of bytes moved / bandwidth and instructions issued / issue rate, at published peak rates;"
-        " instructions are counted in the compiled code, steps of its loops on normal data (r = 0.5).",
+        "## Predicted times",
+        "",
+        "Predicted time relative to softmax. These are predictions, not measurements. A kernel's time is taken to be"
+        " the larger of bytes moved / memory bandwidth and instructions issued / issue rate, at the published peak"
+        " rates. Instructions are counted in the compiled code, and loop iterations on normally distributed"
+        " rows (r = 0.5). Softmax is assumed to be limited by memory bandwidth alone.",
         "",
         f"| | | n | {' | '.join(CHIPS[target].name for target in predicted)} |",
         "|---|---|---|" + "---|" * len(predicted),

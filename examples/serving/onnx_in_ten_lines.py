@@ -1,4 +1,4 @@
-"""A model of texts, exported by `rsoftmax export my-model --onnx labels.onnx`, without torch and without rsoftmax.
+"""Run a text model exported by `rsoftmax export my-model --onnx labels.onnx`, without torch and without rsoftmax.
 
 pip install onnxruntime tokenizers
 python onnx_in_ten_lines.py labels.onnx my-model "what a lovely day" "leave me alone"

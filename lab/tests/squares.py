@@ -1,4 +1,8 @@
-"""A small sweep to start, kill and start again: ``python squares.py FILE ENGINE SECONDS [OUTCOME ...]``."""
+"""A small sweep to start, kill and start again: ``python squares.py FILE ENGINE FREE [OUTCOME ...]``.
+
+The first FREE runs answer at once. The others wait until the gate is open, which is a file: a test decides how far a
+sweep gets, and no clock does.
+"""
 
 import os
 import signal
@@ -13,15 +17,31 @@ from rsoftmax_lab.running.sweep import sweep
 
 @dataclass(frozen=True)
 class Square:
-    number: int = 0
-    seconds: float = 0.0
+    number: float = 0
+    gate: str = ""  # a file to wait for; none: answer at once
     outcome: str = "answers"
+
+
+def gate_of(rows: Path) -> Path:
+    return rows.with_suffix(".gate")
+
+
+def waiting_at(gate: Path) -> list[Path]:
+    """A file for each process that waits, or waited, at a gate."""
+    return list(gate.parent.glob(f"{gate.name}.*"))
+
+
+def wait_at(gate: str) -> None:
+    Path(f"{gate}.{os.getpid()}").touch()
+    while not Path(gate).exists():
+        time.sleep(0.01)
 
 
 def square(run: Square) -> dict[str, Any]:
     import torch  # in the workers alone: the program that starts them need not wait for it
 
-    time.sleep(run.seconds)
+    if run.gate:
+        wait_at(run.gate)
     if run.outcome == "raises":
         raise ArithmeticError("too square: [rows, 4] [/x]")
     if run.outcome == "dies":
@@ -41,10 +61,10 @@ def square(run: Square) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    path, engine, seconds, *outcomes = sys.argv[1:]
-    grid = [Square(number, float(seconds)) for number in range(1, 9)]
+    rows, engine, free, *outcomes = Path(sys.argv[1]), *sys.argv[2:]
+    grid = [Square(n, "" if n <= int(free) else str(gate_of(rows))) for n in range(1, 9)]
     grid[2:2] = [Square(outcome=outcome) for outcome in outcomes]
     try:
-        sweep(grid, square, Path(path), engine=engine, jobs=2)
+        sweep(grid, square, rows, engine=engine, jobs=2)
     except KeyboardInterrupt:
         sys.exit(130)

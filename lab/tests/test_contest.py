@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
-from rsoftmax.multilabel import LOSSES
+from rsoftmax.multilabel import RULES
 from rsoftmax_lab.contest import rules
 from rsoftmax_lab.contest.methods import METHODS, USERS
 from rsoftmax_lab.contest.rules import Answers
@@ -84,6 +84,7 @@ def test_every_method_learns_and_fills_its_row(method: str) -> None:
     assert row["rules"]["true_count"]["test"]["micro"] > everything + 5
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("method", USERS)
 def test_a_classifier_as_a_user_gets_it_fills_the_same_row(method: str) -> None:
     row = run.run(replace(SMALL, method=method))
@@ -117,7 +118,7 @@ def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
 @pytest.mark.parametrize("method", ["r_softmax_count", "t_softmax_threshold", "r_softmax_expected_f1"])
 def test_the_contest_takes_the_losses_that_users_get(method: str) -> None:
     head = METHODS[method].head
-    assert head["loss"] == LOSSES[head["rate"]][0]
+    assert head["loss"] == RULES[head["rule"]].losses[0]
 
 
 def test_the_grid_is_figure_2() -> None:
@@ -141,7 +142,7 @@ def test_a_real_set_keeps_its_test_rows_and_a_fifth_of_its_training_rows_is_for_
 
 
 def test_a_set_that_is_too_small_for_validation_rows_is_refused(sets: Path) -> None:
-    with pytest.raises(ValueError, match=r"toys: a share of 0\.04 of 10 training rows, to select on, is 0 rows"):
+    with pytest.raises(ValueError, match=r"toys: validation_share=0\.04 of 10 training rows is 0 rows"):
         load(sets, "toys", 0.04, seed=0)
 
 

@@ -65,6 +65,7 @@ def test_every_committed_row_is_known_and_keeps_its_name(name: str, command: str
     assert len(found) > 0
 
 
+@pytest.mark.train
 def test_the_committed_report_is_what_the_committed_rows_give(tmp_path: Path) -> None:
     write(EXPERIMENTS, RESULTS, tmp_path, pytest.fail)
     assert (tmp_path / "report.md").read_text() == (RESULTS / "report" / "report.md").read_text()
@@ -119,10 +120,10 @@ def test_an_experiment_is_added_by_its_folder_and_a_row_of_the_table(
     words = ["squares", "--upto", "3", "--jobs", "1", "--out", str(tmp_path / "out")]
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
-    assert "4/4" in shown.output
+    assert "4 of 4 runs finished" in shown.output
     assert "Squares" in shown.output
     assert "| 3 | 9 |" in (tmp_path / "out" / "report" / "report.md").read_text()
-    assert "4 of 4 runs are in" in CliRunner().invoke(app, words).output
+    assert "4 of 4 runs are already in" in CliRunner().invoke(app, words).output
     assert "Squares of numbers." in CliRunner().invoke(app, ["--help"]).output
 
 
@@ -159,10 +160,10 @@ def test_of_different_settings_those_on_most_sets_are_shown_and_the_papers_first
     assert (many.settings, len(many), notices) == ({"epochs": 1}, 3, [])
     wide, notices = read_toy(path, row("a", epochs=2), row("b", epochs=2))
     assert (wide.settings, len(wide)) == ({"epochs": 2}, 2)
-    assert notices == [f"{path} mixes runs of different settings; shown are those with {{'epochs': 2}}"]
+    assert notices == [f"{path} mixes runs with different settings; showing those with {{'epochs': 2}}"]
     full, notices = read_toy(path, row("c"))
     assert (full.settings, len(full)) == ({}, 1)
-    assert notices == [f"{path} mixes runs of different settings; shown are those with the paper's settings"]
+    assert notices == [f"{path} mixes runs with different settings; showing those with the paper's settings"]
 
 
 def test_a_file_without_rows_has_no_trials(tmp_path: Path) -> None:
@@ -179,4 +180,4 @@ def test_a_row_without_what_a_finished_run_answers_is_left_out(name: str, comman
         journal.append(path, {part: value for part, value in whole.items() if part != answer})
         notices: list[str] = []
         assert len(rows.read(path, run_type(name), notices.append)) == 0
-        assert "1 rows are no runs that this version knows" in notices[0]
+        assert "1 rows are not runs known to this version" in notices[0]

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertMod
 from typer.testing import CliRunner, Result
 
 import rsoftmax
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 from rsoftmax.huggingface import set_attention
 from rsoftmax_lab.bench import finetuning
 from rsoftmax_lab.bench.benchmark import Settings
@@ -129,10 +129,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: 
             b"index\tsentence1\tlabel\n",
             "dev.tsv, line 1: no column 'sentence2'; the header has index, sentence1, label",
         ),
-        (b"sentence1\tsentence2\tlabel\n", "dev.tsv, line 1: the file ends without a row"),
+        (b"sentence1\tsentence2\tlabel\n", "dev.tsv, line 1: the file has no rows"),
         (
             b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\tentailment\n",
-            "dev.tsv, line 3: 2 cells instead of the header's 3; --skip-bad leaves such out",
+            "dev.tsv, line 3: 2 cells, but the header has 3; pass --skip-bad to skip such lines",
         ),
         (
             b"sentence1\tsentence2\tlabel\na\tb\tmaybe\n",
@@ -140,7 +140,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: 
         ),
         (
             b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\xff\tb\tentailment\n",
-            "dev.tsv, line 3: 'utf-8' codec can't decode byte 0xff in position 1: invalid start byte; --skip-bad",
+            "dev.tsv, line 3: 'utf-8' codec can't decode byte 0xff in position 1: invalid start byte; pass --skip-bad",
         ),
         (
             "sentence1\tsentence2\tlabel\na\tb\tentailment\n".encode("utf-16"),
@@ -202,6 +202,7 @@ def test_a_run_that_makes_no_sense_is_refused(settings: dict[str, Any], message:
         Run(**{"task": "RTE", **settings})
 
 
+@pytest.mark.train
 def test_same_seed_same_numbers_and_the_task_is_learned(encoder: Path, data: Path) -> None:
     run = Run("MRPC", "r_softmax", r=0.5, lr=1e-2, epochs=8, validation_samples=7)
     first, again = (finetune.run(str(encoder), str(data), False, run) for _ in range(2))
@@ -243,6 +244,7 @@ SHARED = ["--quick", "--task", "rte", "--mapping", "softmax", "--mapping", "r_so
 SHARED += ["--max-train-samples", "64", "--r", "0.2"]
 
 
+@pytest.mark.process
 def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
     encoder: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -263,7 +265,7 @@ def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
 
     answer = reproduce(*SHARED, *places)
     assert answer.exit_code == 0, answer.output
-    assert f"{len(together)} of 4 runs are in" in plain(answer.output)
+    assert f"{len(together)} of 4 runs are already in" in plain(answer.output)
     assert len(rows_of(out)) == 4
     assert "r-softmax, selected on validation" in answer.output
     assert str(tmp_path) not in (out / "glue.jsonl").read_text()
@@ -376,6 +378,7 @@ def test_the_grid_of_rates_has_one_recipe_and_a_run_for_each_rate() -> None:
     assert len({key(settings(run) | {"lr": run.lr}) for run in runs}) == 1
 
 
+@pytest.mark.train
 def test_reproduce_rates_writes_rows_that_say_how_long_a_step_takes(encoder: Path, data: Path, tmp_path: Path) -> None:
     words = ["reproduce", "rates", "--quick", "--jobs", "1", "--r", "0.5", "--max-train-samples", "40", "--seeds", "2"]
     answer = CliRunner().invoke(
@@ -417,10 +420,11 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     (best,) = chosen(found["RTE"], "softmax", "dev")
     assert (best.run.lr, best.run.epochs) == (1e-5, 3)
     assert len(notices) == 2
-    assert "1 rows are no runs that this version knows" in notices[0]
-    assert "mixes runs of different settings of RTE" in notices[1]
+    assert "1 rows are not runs known to this version" in notices[0]
+    assert "mixes runs with different settings of RTE" in notices[1]
 
 
+@pytest.mark.train
 def test_bench_finetuning_times_a_step_of_both_models_with_each_attention(encoder: Path, tmp_path: Path) -> None:
     words = ["bench", "finetuning", "--quick", "--model", str(encoder), "--threads", "1", "--out", str(tmp_path)]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)

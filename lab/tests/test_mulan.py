@@ -14,9 +14,9 @@ def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:
     (sets / "something else").mkdir()
     assert mulan.names(sets) == ["thick", "thin", "toys"]
     assert mulan.names(sets, ["toys", "thin", "toys"]) == ["toys", "thin"]
-    with pytest.raises(ValueError, match="has no set 'toy'; it has thick, thin, toys"):
+    with pytest.raises(ValueError, match="has no data set 'toy'; it has thick, thin, toys"):
         mulan.names(sets, ["toy"])
-    with pytest.raises(FileNotFoundError, match="holds no sets"):
+    with pytest.raises(FileNotFoundError, match="contains no data sets"):
         mulan.names(sets / "something else")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         mulan.names(sets / "nowhere")
@@ -79,7 +79,7 @@ def test_values_may_be_quoted_and_have_room_around_them(values: str, sets: Path)
 
 def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
     save(sets, "a\u202eb", ["A", "B"], SPARSE, SPARSE)
-    with pytest.raises(ValueError, match=r"has a set whose name cannot be shown, 'a\\u202eb'"):
+    with pytest.raises(ValueError, match=r"has a data set with non-printable characters in its name, 'a\\u202eb'"):
         mulan.names(sets)
 
 
@@ -91,22 +91,32 @@ def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
         ("toys-train.arff", "9,0,red,0,0", "nine,0,red,0,0", r"toys-train.arff: Invalid numerical value, at line 14"),
         ("toys-train.arff", "9,0,red,0,0", "9,0,red", r"toys-train.arff: Bad @DATA instance format in line 14"),
         ("toys-train.arff", "9,0,red,0,0", "?,0,red,0,0", r"toys-train.arff, line 14: 'size' has no value"),
-        ("toys-train.arff", "9,0,red,0,0", "nan,0,red,0,0", r"toys-train.arff, line 14: 'size' is nan, not a number"),
+        (
+            "toys-train.arff",
+            "9,0,red,0,0",
+            "nan,0,red,0,0",
+            r"toys-train.arff, line 14: 'size' is nan, not representable",
+        ),
         ("toys-train.arff", "9,0,red,0,0", "1e99,0,red,0,0", r"toys-train.arff, line 14: 'size' is 1e\+99"),
         (
             "toys-train.arff",
             "colour {",
             "colour {" + ", ".join(map(str, range(60))) + ",dark red,",
-            r"toys-train.arff, line 5: wanted @attribute NAME \{VALUE,...\}, got '@attribute colour",
+            r"toys-train.arff, line 5: expected @attribute NAME \{VALUE,...\}, got '@attribute colour",
         ),
-        ("toys-train.arff", "light blue'}", "light blue'", r"toys-train.arff, line 5: wanted @attribute NAME"),
+        ("toys-train.arff", "light blue'}", "light blue'", r"toys-train.arff, line 5: expected @attribute NAME"),
         ("toys-train.arff", "size numeric", "size words", r"toys-train.arff: Bad @ATTRIBUTE type, at line 3"),
         ("toys-train.arff", "size numeric", "size string", r"the feature 'size' is of type STRING"),
-        ("toys-train.arff", "round {0,1}", "square {0,1}", r"its attributes are not those of"),
+        ("toys-train.arff", "round {0,1}", "square {0,1}", r"its attributes differ from those of"),
         ("toys.xml", "loud", "silent", r"has no attribute 'silent', which the XML file lists as a label"),
         ("toys.xml", "loud", "size", r"the label 'size' must be \{0,1\}, got NUMERIC"),
         ("toys.xml", "loud", "Child's", r"toys.xml: lists the label \"Child's\" twice"),
-        ("toys.xml", '<label name="loud"></label>', "", r"toys.xml: lists 1 label; a multi-label set has two at least"),
+        (
+            "toys.xml",
+            '<label name="loud"></label>',
+            "",
+            r"toys.xml: lists 1 label; a multi-label data set has at least two",
+        ),
         ("thick.xml", "</labels>", '<label name="a"/><label name="b"/></labels>', r"thick-train.arff: has no features"),
         ("toys.xml", "</labels>", "", r"toys.xml, line \d: not XML"),
         ("toys.xml", "label ", "tag ", r"toys.xml, line \d: not XML"),
@@ -130,7 +140,7 @@ def test_files_written_on_windows_are_read_alike(sets: Path) -> None:
 
 def test_a_missing_file_is_named(sets: Path) -> None:
     (sets / "toys" / "toys-test.arff").unlink()
-    with pytest.raises(FileNotFoundError, match=r"toys-test.arff does not exist; a set NAME is NAME/NAME.xml"):
+    with pytest.raises(FileNotFoundError, match=r"toys-test.arff does not exist; a data set consists of NAME/NAME.xml"):
         mulan.read(sets / "toys")
 
 

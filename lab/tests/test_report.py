@@ -10,7 +10,7 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 from rsoftmax_lab.contest.contestants import Contestant
 from rsoftmax_lab.contest.methods import KNOWN, METHODS
 from rsoftmax_lab.contest.results import Contest
@@ -86,6 +86,7 @@ def test_a_seed_that_lacks_a_point_does_not_count(tmp_path: Path) -> None:
     assert str(contest.mean(Contestant("bce"), contest.points(), "test")) == "80.50 ± 0.71"
 
 
+@pytest.mark.train
 def test_the_report_has_every_table_and_figure(tmp_path: Path) -> None:
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=2))
     fill(tmp_path, "tabular.jsonl", tabular.grid(["toys", "yeast"], seeds=2))
@@ -93,14 +94,14 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path) -> None:
     assert [path.name for path in written.files] == [
         "figure2-validation.png", "figure2-test.png", "report.md", "report.html"
     ]  # fmt: skip
-    with Image.open(written.files[0]) as picture:
-        assert picture.size[0] > 1500
+    with Image.open(written.files[0]) as image:
+        assert image.size[0] > 1500
     text = written.files[2].read_text()
     assert "| **r-softmax, expected F1 (ours)" not in text  # names are not scores
     assert "| r-softmax, expected F1 (ours) | **81.50 ± 0.71** | **81.50 ± 0.71** | **81.50 ± 0.71** |" in text
     assert "| softmax, p0 = 0.05 | 65.50 ± 0.71 |" in text
     assert "| r-softmax, count | 20.0 (2.00) |" in text
-    assert "Best or within 0.5 of the best, without a tuned threshold: 2 of 2 sets (toys, yeast)." in text
+    assert "Best or within 0.5 of the best, without a tuned threshold: 2 of 2 data sets (toys, yeast)." in text
     assert "Not the full experiment" not in text
     assert re.findall(r"\| (yes|no|\?) \|", text) == ["yes"] * 7
     html = written.files[3].read_text()
@@ -109,6 +110,7 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path) -> None:
     assert "figure2" not in re.sub(r'alt="[^"]*"', "", html)
 
 
+@pytest.mark.train
 def test_classifiers_as_users_get_them_have_a_table_where_they_were_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +120,7 @@ def test_classifiers_as_users_get_them_have_a_table_where_they_were_run(
     text = report_of(tmp_path, tmp_path).files[2].read_text()
     assert "| micro-F1 | 3 of 30 labels, length 2000 |" in text
     assert '| SparseLabelClassifier(average="micro") (ours) | **90.00** |' in text
-    assert '| SparseLabelClassifier(average="micro"), ahead of the best other | +5.00 |' in text
+    assert '| SparseLabelClassifier(average="micro"), lead over the best other | +5.00 |' in text
 
 
 def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.M
 def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> None:
     fill(tmp_path, "tabular.jsonl", tabular.quick_grid(["toys"]))
     text = report_of(tmp_path, tmp_path).files[0].read_text()
-    assert "## Real sets" in text
+    assert "## Real data sets" in text
     assert "Figure 2" not in text
     assert "**Not the full experiment**: epochs = 10." in text
     journal.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))
@@ -151,7 +153,7 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     notices: list[str] = []
     contest = contest_of(tmp_path, notices.append)
     assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
-    assert "mixes runs of different settings" in notices[0]
+    assert "mixes runs with different settings" in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_rows_that_are_not_of_this_contest_are_left_out_with_a_notice(row: dict[
     notices: list[str] = []
     contest = contest_of(tmp_path, notices.append)
     assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
-    assert "1 rows are no runs that this version knows" in notices[0]
+    assert "1 rows are not runs known to this version" in notices[0]
 
 
 def test_settings_may_be_anything_that_a_row_can_hold(tmp_path: Path) -> None:
@@ -206,17 +208,17 @@ def test_without_results_the_command_says_how_to_get_some(tmp_path: Path) -> Non
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_reproduce_synthetic_ends_with_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_synthetic_ends_with_a_table_and_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"classes": 4, "labels": 2, "length": 50, "samples": 100, "test_samples": 40, "features": 10, "epochs": 2}
     runs = [synthetic.Run(method=method, **small) for method in METHODS]  # type: ignore[arg-type]
     monkeypatch.setattr(synthetic, "quick_grid", lambda: runs)
     words = ["reproduce", "synthetic", "--quick", "--jobs", "1", "--out", str(tmp_path / "new")]
     shown = rsoftmax(*words)
-    assert "9/9, 0.0 min left" in shown
+    assert "9 of 9 runs finished, 0.0 min remaining" in shown
     assert "Micro-F1 on test" in shown
     assert (tmp_path / "new" / "report" / "figure2-test.png").exists()
     again = rsoftmax(*words)
-    assert "9 of 9 runs are in" in again
+    assert "9 of 9 runs are already in" in again
     assert rsoftmax("report", "--results", str(tmp_path / "new")).count("wrote") == 4
 
 
@@ -224,11 +226,11 @@ def test_reproduce_tabular_reads_a_folder_and_survives_a_broken_set(sets: Path, 
     (sets / "thick" / "thick-test.arff").unlink()
     words = ["reproduce", "tabular", "--data", str(sets), "--quick", "--jobs", "1", "--out", str(tmp_path / "new")]
     shown = rsoftmax(*words, "--only", "toys")
-    assert "9/9" in shown
+    assert "9 of 9 runs finished" in shown
     assert "| set |" in (tmp_path / "new" / "report" / "report.md").read_text()
     shown = rsoftmax(*words, "--only", "thick", code=1)
     assert "thick-test.arff does not exist" in shown
-    assert "9 of 9 runs failed; the same command tries them again" in shown
+    assert "9 of 9 runs failed; rerun the command to try them again" in shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from encoders import LABELS, NAMES, TEXTS
 from typer.testing import CliRunner
 
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 from rsoftmax_lab.experiments.text import data
 from rsoftmax_lab.experiments.text.answers import RULES, best_cut, scored
 
@@ -33,6 +33,7 @@ def emotions(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.train
 def test_the_contest_is_run_once_and_reported(emotions: Path, text_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     words = ["reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", "--jobs", 1, "--out", out]
@@ -43,10 +44,10 @@ def test_the_contest_is_run_once_and_reported(emotions: Path, text_encoder: Path
         assert set(row["rules"]) == set(RULES)
         assert all(0 <= f1 <= 100 for rule in row["rules"].values() for part in rule.values() for f1 in part.values())
     assert rows[0]["rules"]["ours, micro"]["test"]["micro"] == 100  # the texts of all splits are the same
-    assert "3 of 3 runs are in" in rsoftmax(*words)
+    assert "3 of 3 runs are already in" in rsoftmax(*words)
     rsoftmax("report", "--results", out, "--out", tmp_path / "report")
     report = (tmp_path / "report" / "report.md").read_text()
-    assert "## Labels of texts" in report
+    assert "## Multi-label text classification" in report
     assert "| ours, macro |" in report
 
 

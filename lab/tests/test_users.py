@@ -1,4 +1,4 @@
-"""The users' contest: every method as a user would call it, tuned cuts, goals, mean ranks and their picture."""
+"""The users' contest: every method as a user would call it, tuned cuts, goals, mean ranks and their image."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
-from rsoftmax.cli.application import app
+from rsoftmax.cli import app
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
 from rsoftmax_lab.experiments import EXPERIMENTS
@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("method", ["net", "bce", "logistic", "chain", "forest", "extra_trees"])
 def test_every_method_fills_its_row_and_learns(method: str, folder: Path) -> None:
     row = run(folder, Run(method=method, dataset="plain"))
@@ -54,6 +55,7 @@ def test_every_method_fills_its_row_and_learns(method: str, folder: Path) -> Non
         assert 0 < rule["test"]["brier"] < 25
 
 
+@pytest.mark.train
 def test_a_forest_is_fitted_once_to_the_same_rows(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     fits: list[int] = []
     fit = RandomForestClassifier.fit
@@ -155,7 +157,7 @@ def test_names_that_may_be_alike_are_joined_in_the_longest_runs() -> None:
     assert all(a < c and b < d for (a, b), (c, d) in pairwise(joined))
 
 
-def test_the_section_has_goals_ranks_tables_and_a_picture(tmp_path: Path) -> None:
+def test_the_section_has_goals_ranks_tables_and_an_image(tmp_path: Path) -> None:
     filled(tmp_path, ["toys", "odd|name"])
     written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["users-ranks.png", "report.md", "report.html"]
@@ -176,12 +178,13 @@ def test_one_set_has_no_ranks(tmp_path: Path) -> None:
     assert "Mean ranks" not in written.files[0].read_text()
 
 
+@pytest.mark.train
 def test_reproduce_users_runs_what_is_asked_for(folder: Path, tmp_path: Path) -> None:
     words = ["reproduce", "users", "--data", str(folder), "--jobs", "1", "--out", str(tmp_path / "new")]
     shown = CliRunner().invoke(app, [*words, "--seeds", "1", "--method", "logistic", "--method", "bce"])
     assert shown.exit_code == 0, shown.output
-    assert "2/2" in shown.output
+    assert "2 of 2 runs finished" in shown.output
     assert "Micro-F1 on test" in shown.output
     shown = CliRunner().invoke(app, [*words, "--method", "nobody"])
     assert shown.exit_code == 2
-    assert "no method is called 'nobody'" in shown.output
+    assert "unknown method 'nobody'" in shown.output

@@ -1,36 +1,38 @@
-"""Sparse probability mappings with a controllable rate of zeros: softmax that can say "zero", and how often.
+"""Sparse probability mappings with a controllable rate of zeros.
 
-Importing this costs nothing: torch is imported when the first name is used. The public names are those that the modules
-below list in ``__all__``, and ``kernels`` and ``losses`` as modules.
+Importing the package is fast: torch is imported when the first name is used. The public names are those in ``__all__``
+of the modules below, and some modules.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the same names for type checkers and editors
+if TYPE_CHECKING:  # for type checkers and editors
+    from rsoftmax import extend as extend
     from rsoftmax import kernels as kernels
     from rsoftmax import losses as losses
+    from rsoftmax import nn as nn
     from rsoftmax.attention import *  # noqa: F403
     from rsoftmax.kernels import *  # noqa: F403
     from rsoftmax.mappings import *  # noqa: F403
-    from rsoftmax.modules import *  # noqa: F403
+    from rsoftmax.nn.mappings import *  # noqa: F403
 
 __version__ = "0.2.0"
 
-_HOMES = ("mappings", "modules", "attention", "kernels")
-_MODULES = ("kernels", "losses")
+_HOMES = ("mappings", "nn.mappings", "attention", "kernels")
+_MODULES = ("extend", "kernels", "losses", "nn")
 
 
 def _module(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
-if not TYPE_CHECKING:  # a checker would believe that every name exists
+if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         if name == "__all__":
             listed = (public for home in _HOMES for public in _module(home).__all__)
-            return sorted({*_MODULES, *listed, *_module("modules").MODULES})
+            return sorted({*_MODULES, *listed, *_module("nn.mappings").MODULES})
         if not name.startswith("_"):
             try:
                 return _module(name)
@@ -41,7 +43,7 @@ if not TYPE_CHECKING:  # a checker would believe that every name exists
                 if name in home.__all__:
                     globals()[name] = value = getattr(home, name)
                     return value
-            if name in (classes := _module("modules").MODULES):  # one that is generated
+            if name in (classes := _module("nn.mappings").MODULES):  # a generated class
                 return classes[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

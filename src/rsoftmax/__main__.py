@@ -1,4 +1,4 @@
-"""The command ``rsoftmax``, and what it says when the packages behind it are not installed."""
+"""The command ``rsoftmax``, with a message if the packages it needs are not installed."""
 
 import sys
 import warnings
@@ -8,14 +8,14 @@ def main() -> None:
     """Run the command line."""
     warnings.formatwarning = plain_warning
     try:
-        from rsoftmax.cli.application import app
+        from rsoftmax.cli import app
     except ModuleNotFoundError as missing:
         sys.exit(f"rsoftmax: the command line needs {missing.name}; run: pip install 'rsoftmax[cli]'")
     app()
 
 
 def plain_warning(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning as users of a command read it, without the place in the code that gave it."""
+    """Format a warning for users of the command, without its place in the code."""
     return f"warning: {message}\n"
 
 

@@ -1,13 +1,13 @@
-r"""Losses for class indices, one for each entmax: Fenchel-Young losses, with the conventions of torch's cross-entropy.
+r"""Fenchel-Young losses of entmax for class indices, with the conventions of torch's cross-entropy.
 
 .. math:: L(x, y) = H_\alpha(p) + p \cdot x - x_y, \qquad p = \mathrm{entmax}(x, \alpha), \qquad
           H_\alpha(p) = \frac{1 - \sum_i p_i^\alpha}{\alpha (\alpha - 1)}
 
-They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` less
-the one-hot vector of ``y``. With alpha = 1, H is Shannon's entropy and the loss is torch's cross-entropy.
+They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` minus
+the one-hot vector of ``y``. With alpha = 1, H is the Shannon entropy and the loss is torch's cross-entropy.
 
-``x`` is [C], [N, C] or [N, C, d1, ...], ``y`` holds class indices, int64, without the dimension C. Where it holds
-``ignore_index`` there is neither loss nor gradient, and "mean" divides by the number of the others. Half precision is
+``x`` is [C], [N, C] or [N, C, d1, ...]; ``y`` holds class indices, int64, without the dimension C. Targets equal to
+``ignore_index`` have no loss and no gradient, and "mean" divides by the number of the others. Half precision is
 computed, and returned, in float32.
 """
 
@@ -17,9 +17,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from rsoftmax._rows import check_input, check_value, row_max
+from rsoftmax._tensors import Value, at_least_float32, everywhere, shape_of
 from rsoftmax.mappings import ALPHA, entmax
-from rsoftmax.rows import check_input, checked_value, row_max
-from rsoftmax.tensors import at_least_float32, everywhere, shape_of
 
 __all__ = ["entmax15_loss", "entmax_loss", "sparsemax_loss"]
 
@@ -29,7 +29,7 @@ Reduction = Literal["mean", "sum", "none"]
 def entmax_loss(
     x: Tensor,
     y: Tensor,
-    alpha: float | Tensor,
+    alpha: Value,
     *,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -37,10 +37,10 @@ def entmax_loss(
     r"""The loss of :func:`rsoftmax.entmax`, for class indices.
 
     Args:
-        x: scores [C], [N, C] or [N, C, d1, ...].
+        x: logits [C], [N, C] or [N, C, d1, ...].
         y: class indices, int64, of the shape of ``x`` without C.
         alpha: in [1, 4]; a number, or a tensor that broadcasts against ``x`` with C of size 1.
-        ignore_index: a target that does not count.
+        ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
@@ -63,9 +63,9 @@ def entmax15_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: 
     """The loss of :func:`rsoftmax.entmax15`, for class indices: :func:`entmax_loss` with ``alpha = 1.5``.
 
     Args:
-        x: scores [C], [N, C] or [N, C, d1, ...].
+        x: logits [C], [N, C] or [N, C, d1, ...].
         y: class indices, int64, of the shape of ``x`` without C.
-        ignore_index: a target that does not count.
+        ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
@@ -84,9 +84,9 @@ def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction:
     """The loss of :func:`rsoftmax.sparsemax`, for class indices: :func:`entmax_loss` with ``alpha = 2``.
 
     Args:
-        x: scores [C], [N, C] or [N, C, d1, ...].
+        x: logits [C], [N, C] or [N, C, d1, ...].
         y: class indices, int64, of the shape of ``x`` without C.
-        ignore_index: a target that does not count.
+        ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
@@ -96,7 +96,7 @@ def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction:
         >>> sparsemax_loss(torch.tensor([[2.0, 1.5, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]), reduction="none")
         tensor([0.0625, 0.0000])
 
-    For multi-label targets there is :func:`rsoftmax.losses.sparsemax_huber_loss`.
+    For multi-label targets use :func:`rsoftmax.losses.sparsemax_huber_loss`.
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016).
     """
@@ -104,22 +104,20 @@ def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction:
 
 
 def check_reduction(name: str, reduction: str) -> None:
-    """Raise unless it is one that torch's losses have."""
+    """Raise unless it is a reduction of torch's losses."""
     if reduction not in get_args(Reduction):
         raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
 
 
-def _fenchel_young(
-    name: str, x: Tensor, y: Tensor, alpha: float | Tensor, ignore_index: int, reduction: Reduction
-) -> Tensor:
+def _fenchel_young(name: str, x: Tensor, y: Tensor, alpha: Value, ignore_index: int, reduction: Reduction) -> Tensor:
     dim = min(1, x.dim() - 1) if isinstance(x, Tensor) else -1
     check_input(name, x, dim)
     counts = _checked_classes(name, x, y, dim, ignore_index)
     check_reduction(name, reduction)
-    alpha = checked_value(name, ALPHA, alpha, x, dim)
+    alpha = check_value(name, ALPHA, alpha, x, dim)
     alpha = alpha.movedim(dim, -1) if isinstance(alpha, Tensor) else alpha
     z = torch.where(counts.unsqueeze(dim), x, 0).movedim(dim, -1).to(at_least_float32(x.dtype))
-    z = z - row_max(z).detach()  # p less a one-hot vector sums to zero: the shift changes nothing but the rounding
+    z = z - row_max(z).detach()  # p minus a one-hot vector sums to zero: the shift changes only the rounding
     p = entmax(z, alpha)
     mean = (torch.where(z == -math.inf, 0, z) * p).sum(-1)
     there = z.gather(-1, torch.where(counts, y, 0).unsqueeze(-1)).squeeze(-1)
@@ -130,7 +128,7 @@ def _fenchel_young(
 
 
 def _checked_classes(name: str, x: Tensor, y: Tensor, dim: int, ignore_index: int) -> Tensor:
-    """Which targets count, if all of them are classes."""
+    """Which targets are not ignored; raises unless all of them are classes."""
     if not isinstance(y, Tensor) or y.dtype != torch.int64:
         found = f"{y.dtype} of shape {shape_of(y)}" if isinstance(y, Tensor) else type(y).__name__
         raise TypeError(f"{name}: y must hold class indices, a tensor of int64, got {found}; use y.long()")
@@ -149,7 +147,7 @@ def _checked_classes(name: str, x: Tensor, y: Tensor, dim: int, ignore_index: in
     return counts
 
 
-def _entropy(p: Tensor, alpha: float | Tensor) -> Tensor:
+def _entropy(p: Tensor, alpha: Value) -> Tensor:
     """H of each row: the sum of -p (p^b - 1) / (alpha b), b = alpha - 1, which goes to -p log p as b goes to 0."""
     log_p = torch.where(p > 0, p, 1).log()
     return -(p * log_p * _expm1_quotient((alpha - 1) * log_p) / alpha).sum(-1)

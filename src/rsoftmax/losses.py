@@ -1,13 +1,12 @@
-"""Losses for multi-label targets: eq. 5 of the paper, and the ones it is compared with.
+"""Losses for multi-label targets: eq. 5 of the paper, and those it is compared with.
 
-For class indices there are ``sparsemax_loss``, ``entmax15_loss`` and ``entmax_loss``; see
-:mod:`rsoftmax.fenchel_young`.
+``sparsemax_loss``, ``entmax15_loss`` and ``entmax_loss`` are for class indices; see :mod:`rsoftmax.fenchel_young`.
 
 All others take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over
-the labels of a row; ``reduction`` ("mean", "sum" or "none") then runs over the rows. ``eta = y / |y|_1`` is the target
+the labels of a row; ``reduction`` ("mean", "sum" or "none") then applies to rows. ``eta = y / |y|_1`` is the target
 distribution; in a row without a positive label it is zero, and so is every term that needs one. A negative label whose
-logit is ``-inf`` is not there. Half precision is computed, and returned, in float32: sums over pairs leave float16's
-range.
+logit is ``-inf`` is ignored. Half precision is computed, and returned, in float32: sums over pairs exceed
+float16's range.
 
 The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a row, gradients included: see
 :func:`_over_pairs`.
@@ -17,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rsoftmax._rows import check_input, check_value
+from rsoftmax._tensors import Value, at_least_float32, everywhere, shape_of
 from rsoftmax.fenchel_young import Reduction as Reduction
 from rsoftmax.fenchel_young import check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
-from rsoftmax.rows import check_input, checked_value
-from rsoftmax.tensors import at_least_float32, everywhere, shape_of
 
 __all__ = [
     "binary_cross_entropy",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 
-def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def r_softmax_loss(z: Tensor, y: Tensor, r: Value, *, reduction: Reduction = "mean") -> Tensor:
     r"""The paper's loss: squared error on the positive labels, and a hinge between positive and negative ones.
 
     .. math:: \|y \cdot (\mathrm{r\text{-}softmax}(z, r) - \eta)\|^2
@@ -59,7 +58,7 @@ def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduct
         >>> r_softmax_loss(z, y, 0.5)
         tensor(0.7374)
 
-    The paper adds the cross-entropy of the label count, :func:`label_count_loss`, when the rate is predicted.
+    When the rate is predicted, the paper adds the cross-entropy of the label count, :func:`label_count_loss`.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 5.
     """
@@ -68,7 +67,7 @@ def r_softmax_loss(z: Tensor, y: Tensor, r: float | Tensor, *, reduction: Reduct
     return _reduce(fit + _hinge(z, y, _margin(y)), reduction)
 
 
-def t_softmax_loss(z: Tensor, y: Tensor, theta: float | Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def t_softmax_loss(z: Tensor, y: Tensor, theta: Value, *, reduction: Reduction = "mean") -> Tensor:
     r"""Squared error on the positive labels, as in eq. 5, and the likelihood of being above the threshold.
 
     .. math:: \|y \cdot (\mathrm{t\text{-}softmax}(z, \max(z) - \theta) - \eta)\|^2
@@ -140,14 +139,14 @@ def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
     z, y, eta = _prepare("sparsemax_huber_loss", z, y, reduction)
-    z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes nothing but the rounding
+    z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes only the rounding
     p = sparsemax(z)
     fit = (torch.where(z == -torch.inf, 0, z) * (p - eta)).sum(-1)
     return _reduce(y.any(-1) * ((eta.square() - p.square()).sum(-1) / 2 + fit), reduction)
 
 
 def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    r"""The alternative loss for sparsemax: equal scores for positive labels, and a margin to negative ones.
+    r"""The alternative loss for sparsemax: equal logits for positive labels, and a margin to negative ones.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
 
@@ -169,8 +168,8 @@ def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
     return _reduce(_spread(z, y) + _hinge(z, y, _margin(y)), reduction)
 
 
-def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, reduction: Reduction = "mean") -> Tensor:
-    r""":func:`sparsemax_hinge_loss` with the margin that sparsehourglass's own scale asks for.
+def sparsehourglass_loss(z: Tensor, y: Tensor, q: Value = 10.0, *, reduction: Reduction = "mean") -> Tensor:
+    r""":func:`sparsemax_hinge_loss` with the margin scaled for sparsehourglass.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j|
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i / a(z) - (z_i - z_j)), \quad a = \frac{1 + Kq}{|\sum z| + Kq}
@@ -192,14 +191,13 @@ def sparsehourglass_loss(z: Tensor, y: Tensor, q: float | Tensor = 10.0, *, redu
     """
     z, y, _ = _prepare("sparsehourglass_loss", z, y, reduction)
     return _reduce(
-        _spread(z, y)
-        + _hinge(z, y, _margin(y) / hourglass_scale(z, checked_value("sparsehourglass_loss", Q, q, z, -1))),
+        _spread(z, y) + _hinge(z, y, _margin(y) / hourglass_scale(z, check_value("sparsehourglass_loss", Q, q, z, -1))),
         reduction,
     )
 
 
 def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Cross-entropy of the number of positive labels, the part of the paper's loss that teaches the rate.
+    """Cross-entropy of the number of positive labels: the part of the paper's loss that trains the rate.
 
     Args:
         c: logits of the counts 0..K, [..., K + 1].
@@ -292,8 +290,8 @@ def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
     """The sum of ``max(0, v_j - v_i)`` over j in ``upper`` and i in ``lower``, without the pairs.
 
     In descending order, the gap between two neighbours counts once for every upper entry above it and lower entry below
-    it: a sum without negative terms, so without cancellation. Its derivative is a count as well: of the lower entries
-    below an upper one, less the upper entries above a lower one; tied entries are neither above nor below each other.
+    it: a sum without negative terms, so without cancellation. Its derivative is a count as well: the lower entries
+    below an upper one, minus the upper entries above a lower one; tied entries are neither above nor below each other.
     """
     order = v.argsort(stable=True, descending=True)
     upper, lower, v = upper.gather(-1, order), lower.gather(-1, order), v.gather(-1, order)
@@ -303,14 +301,14 @@ def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
     slope = upper * below - lower * above
     pairs = (uppers * lowers)[..., :-1]
     gap = torch.where(pairs > 0, -v.detach().diff(dim=-1), 0)
-    change = torch.where(slope == 0, 0, v - v.detach())  # zero; carries the derivative, of what has one
+    change = torch.where(slope == 0, 0, v - v.detach())  # zero, with the derivative of the entries that have one
     return (pairs * gap).sum(-1) + (slope * change).sum(-1)
 
 
 def _tied(v: Tensor) -> tuple[Tensor, Tensor]:
-    """For each entry of a sorted row, the places of the first and the last entry equal to it."""
+    """For each entry of a sorted row, the positions of the first and the last entry equal to it."""
     places = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
-    same = F.pad(v[..., 1:] == v[..., :-1], (1, 0))  # as the entry before
+    same = F.pad(v[..., 1:] == v[..., :-1], (1, 0))  # equal to the previous entry
     first = places.masked_fill(same, 0).cummax(-1).values
     ends = ~F.pad(same[..., 1:], (0, 1))
     last = places.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
@@ -323,7 +321,7 @@ def _margin(y: Tensor) -> Tensor:
 
 
 def _prepare(name: str, z: Tensor, y: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, labels and eta in the type to compute in."""
+    """Logits, labels and eta in the dtype to compute in."""
     check_input(name, z, -1)
     y = _checked_labels(name, y, reduction)
     if y.shape != z.shape:

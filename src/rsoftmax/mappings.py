@@ -1,14 +1,14 @@
-"""Section 3 of the paper, top to bottom, then the mappings it is compared with. ``MAPPINGS`` lists them all.
+"""The mappings: section 3 of the paper, top to bottom, then those it is compared with. ``MAPPINGS`` lists them all.
 
-Every mapping turns a row of scores into probabilities: ``f(x, <parameter>, *, dim=-1, mask=None)``. What they share:
+A mapping turns a row of logits into probabilities: ``f(x, <parameter>, *, dim=-1, mask=None)``. What they share:
 
 * ``x`` is float64, float32, float16 or bfloat16 of any shape; half precision is computed in float32.
 * ``mask`` is boolean and broadcasts to ``x``, True = keep. Masked, ``-inf`` and removed mean the same: padding never
   changes a row. A row with nothing kept gives zeros, with zero gradient.
-* NaN and ``+inf`` turn their own row into NaN, as in :func:`torch.softmax`, and touch no other row.
+* NaN and ``+inf`` turn their own row into NaN, as in :func:`torch.softmax`, and no other row.
 * A parameter is a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1: one for each row, head or
-  batch. It is differentiable. Values outside its domain raise :class:`ValueError`; in tensors on other devices and in
-  compiled code, where looking would cost a synchronisation, they make their rows NaN instead.
+  batch element. It is differentiable. Values outside its domain raise :class:`ValueError`; in tensors on other devices
+  and in compiled code, where reading them would cost a synchronisation, they give rows of NaN instead.
 """
 
 import math
@@ -16,18 +16,34 @@ import math
 import torch
 from torch import Tensor
 
-from rsoftmax.domains import BELOW_ONE, ENTMAX, NOT_NEGATIVE, POSITIVE, RATE, WEIGHT
-from rsoftmax.ops import row_function
-from rsoftmax.rows import Parameter, filled, on_kept, over_rows, row_max
-from rsoftmax.table import MAPPINGS, Mapping, mapping
-from rsoftmax.tensors import exp_limit
+from rsoftmax._tensors import Value, exp_limit
+from rsoftmax.extend import (
+    BELOW_ONE,
+    COUNT,
+    DISTANCE,
+    ENTMAX,
+    MAPPINGS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RATE,
+    WEIGHT,
+    Mapping,
+    Parameter,
+    check_option,
+    filled,
+    on_kept,
+    over_rows,
+    register_mapping,
+    row_function,
+    row_max,
+)
 
 __all__ = [
     "MAPPINGS",
     "Mapping",
     "entmax",
     "entmax15",
-    "mapping",
+    "k_softmax",
     "r_softmax",
     "softmax",
     "sparsegen_exp",
@@ -42,14 +58,14 @@ __all__ = [
 _softmax = row_function("softmax")
 
 
-@mapping(formula="e^x / sum", zeros="none", source="Bridle 1990")
+@register_mapping(formula="e^x / sum", zeros="none", source="Bridle 1990")
 def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Softmax, with masks: a row with nothing kept gives zeros instead of NaN.
 
     .. math:: p_i = e^{x_i} / \sum_j e^{x_j}
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
@@ -69,14 +85,14 @@ W = Parameter("w", WEIGHT, example=1.0, per_row=False)
 _weighted_softmax = row_function("weighted_softmax")
 
 
-@mapping(formula="w e^x / sum", parameter=W, zeros="w", source="Bałazy et al. 2023", keeps_order=False)
+@register_mapping(formula="w e^x / sum", parameter=W, zeros="w", source="Bałazy et al. 2023", keeps_order=False)
 def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax in which each entry has a weight; the general form behind t- and r-softmax.
+    r"""Softmax with a weight for each entry: the general form of t-, r- and k-softmax.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         w: weights, at least 0 and finite; broadcasts to ``x``. Only their ratios matter.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
@@ -95,19 +111,30 @@ def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None
     return over_rows("weighted_softmax", _weighted_softmax, x, dim, mask, W, w)
 
 
+EDGE = Parameter("edge", DISTANCE, example=1.0, default=math.inf)
+
 T = Parameter("t", POSITIVE, example=2.0)
 _t_softmax = row_function("t_softmax")
 
 
-@mapping(formula="[x - max(x) + t]+ e^x / sum", parameter=T, zeros="t and the data", source="Bałazy et al. 2023, eq. 1")
-def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax that gives nothing to entries at least ``t`` below the maximum.
+@register_mapping(
+    formula="min(x - theta, edge)+ e^x / sum, theta = max(x) - t",
+    parameter=T,
+    options=(EDGE,),
+    zeros="t and the data",
+    source="Bałazy et al. 2023, eq. 1",
+)
+def t_softmax(x: Tensor, t: Value, *, edge: float = math.inf, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax that sets entries at least ``t`` below the maximum to zero.
 
-    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = [x_i - \max(x) + t]_+ \qquad (1)
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = \min(x_i - \max(x) + t,\; \mathrm{edge})_+ \qquad (1)
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         t: greater than 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        edge: the distance above the threshold over which weights rise; a number, at least 0. ``math.inf`` is the
+            paper's mapping. 0 gives every entry of the support the same weight: softmax cut off ``t`` below the
+            maximum, which is the rule of min-p sampling with p = e^-t.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
@@ -115,38 +142,53 @@ def t_softmax(x: Tensor, t: float | Tensor, *, dim: int = -1, mask: Tensor | Non
         Probabilities, of the shape and dtype of ``x``; zero exactly where :math:`\max(x) - x_i \ge t`.
 
     Example:
-        >>> t_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2.5)
+        >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> t_softmax(x, 2.5)
         tensor([0.0000, 0.0217, 0.1769, 0.8014])
+        >>> t_softmax(x, 2.5, edge=0)
+        tensor([0.0000, 0.0900, 0.2447, 0.6652])
 
-    ``t = math.inf`` is softmax. As ``t`` falls to 0 all mass moves to the maximum, shared equally by ties.
+    ``t = math.inf`` is softmax, for every ``edge``. As ``t`` falls to 0 all mass moves to the maximum, shared equally
+    by ties. The support does not depend on ``edge``. With ``edge = 0`` the probabilities jump where an entry crosses
+    the threshold, and ``t`` has no gradient; for every other edge they are continuous.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 1 and Theorem 1.
     """
-    return over_rows("t_softmax", _t_softmax, x, dim, mask, T, t)
+    edge = check_option("t_softmax", EDGE, edge)
+    return over_rows("t_softmax", _t_softmax, x, dim, mask, T, t, edge=edge)
 
 
 R = Parameter("r", RATE, example=0.5)
 _r_softmax = row_function("r_softmax")
 
 
-@mapping(
-    formula="[x - quantile(x, r)]+ e^x / sum",
+@register_mapping(
+    formula="min(x - theta, edge)+ e^x / sum, theta = quantile(x, r)",
     parameter=R,
+    options=(EDGE,),
     zeros="r: exactly k of n at r = k/n",
     source="Bałazy et al. 2023, eq. 3",
 )
 def r_softmax(
-    x: Tensor, r: float | Tensor, *, dim: int = -1, mask: Tensor | None = None, detach_threshold: bool = False
+    x: Tensor,
+    r: Value,
+    *,
+    edge: float = math.inf,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    detach_threshold: bool = False,
 ) -> Tensor:
-    r"""Softmax with a controllable rate of zeros: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
+    r"""Softmax with a given rate of zeros: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
 
-    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = [x_i - \mathrm{quantile}(x, r)]_+ \qquad (3)
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad
+              w_i = \min(x_i - \mathrm{quantile}(x, r),\; \mathrm{edge})_+ \qquad (3)
 
     which is ``t_softmax(x, max(x) - quantile(x, r))``, the quantile interpolated linearly.
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
         detach_threshold: treat the quantile as a constant in the backward pass, as the authors' published module
@@ -159,37 +201,87 @@ def r_softmax(
     Example:
         >>> r_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5)
         tensor([0.0000, 0.0000, 0.1092, 0.8908])
+        >>> r_softmax(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, edge=0)
+        tensor([0.0000, 0.0000, 0.2689, 0.7311])
         >>> r_softmax(torch.randn(8, 10), torch.linspace(0, 0.9, 8).unsqueeze(-1)).count_nonzero(-1)
         tensor([10,  8,  7,  6,  5,  4,  3,  1])
 
     ``r = 0`` is softmax, as the paper says in its text ("r = 0 (dense output)"). Its formula read literally would
-    zero the smallest entry there, and a row in which nothing is zero could not be expressed; that reading stays
-    reachable as ``t_softmax(x, max(x) - min(x))``. ``r = 1`` keeps the maximum only, shared equally by ties. Entries
-    tied at the threshold all become zero, except that a row's maximum never does; a constant row gives the uniform
-    distribution at every rate. In rows longer than about 4,000, pass ``r`` as a number or in float64: float32 cannot
-    tell ``k/n`` from its neighbours there.
+    zero the smallest entry there, and a row without zeros could not be expressed; that reading is available as
+    ``t_softmax(x, max(x) - min(x))``. ``r = 1`` keeps the maximum only, shared equally by ties. Entries tied at the
+    threshold all become zero, except that a row's maximum never does; a constant row gives the uniform distribution at
+    every rate. In rows longer than about 4,000, pass ``r`` as a number or in float64: float32 cannot represent ``k/n``
+    closely enough there.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 3.
     """
-    return over_rows("r_softmax", _r_softmax, x, dim, mask, R, r, detach_threshold=detach_threshold)
+    edge = check_option("r_softmax", EDGE, edge)
+    return over_rows("r_softmax", _r_softmax, x, dim, mask, R, r, edge=edge, detach_threshold=detach_threshold)
+
+
+K = Parameter("k", COUNT, example=4.0)
+_k_softmax = row_function("k_softmax")
+
+
+@register_mapping(
+    formula="min(x - theta, edge)+ e^x / sum, theta = the entry below the k largest",
+    parameter=K,
+    options=(EDGE,),
+    zeros="k: all but k",
+    source="this library",
+)
+def k_softmax(x: Tensor, k: Value, *, edge: float = math.inf, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax with a given number of nonzeros: the ``k`` largest entries stay.
+
+    .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = \min(x_i - \theta,\; \mathrm{edge})_+
+
+    where :math:`\theta` is the largest entry that does not stay: the one at the ascending position ``n - 1 - k`` (from
+    0) of the ``n`` kept entries, interpolated linearly between neighbours for fractional ``k``.
+
+    Args:
+        x: logits, any shape.
+        k: the number of entries to keep, at least 1; a number, or a tensor that broadcasts against ``x`` with ``dim``
+            of size 1. Fractional values are allowed: ``ceil(k)`` entries stay, the last with a smaller weight.
+        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`. 0 is top-k softmax.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; of distinct entries, ``min(ceil(k), n)`` are not zero.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> k_softmax(x, 2)
+        tensor([0.0000, 0.0000, 0.1554, 0.8446])
+        >>> k_softmax(x, 2, edge=0)
+        tensor([0.0000, 0.0000, 0.2689, 0.7311])
+        >>> k_softmax(x, 4)
+        tensor([0.0321, 0.0871, 0.2369, 0.6439])
+
+    In a row of ``n`` kept entries, ``k > n - 1`` is softmax, for every ``edge``. Ties behave as in :func:`r_softmax`:
+    entries tied at the threshold all become zero, except that a row's maximum never does. ``k`` has a gradient, which
+    follows the interpolation.
+    """
+    edge = check_option("k_softmax", EDGE, edge)
+    return over_rows("k_softmax", _k_softmax, x, dim, mask, K, k, edge=edge)
 
 
 _sparsemax = row_function("sparsemax")
 
 
-@mapping(formula="[x - tau]+", zeros="the data", source="Martins & Astudillo 2016")
+@register_mapping(formula="[x - tau]+", zeros="the data", source="Martins & Astudillo 2016")
 def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""The point of the probability simplex nearest to ``x``.
 
     .. math:: p_i = [x_i - \tau]_+, \qquad \tau \text{ such that } \sum_i p_i = 1
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
 
     Example:
         >>> sparsemax(torch.tensor([1.0, 2.0, 2.5, 2.8]))
@@ -203,19 +295,21 @@ def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor
 LAM = Parameter("lam", BELOW_ONE, example=0.5)
 
 
-@mapping(formula="sparsemax(x / (1 - lam))", parameter=LAM, zeros="lam and the data", source="Laha et al. 2018")
-def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+@register_mapping(
+    formula="sparsemax(x / (1 - lam))", parameter=LAM, zeros="lam and the data", source="Laha et al. 2018"
+)
+def sparsegen_lin(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax with a temperature: ``sparsemax(x / (1 - lam))``.
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         lam: less than 1; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. 0 is sparsemax,
             larger is sparser, negative is denser.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data decide how many are zero.
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data set the number of zeros.
 
     Example:
         >>> sparsegen_lin(torch.tensor([1.0, 2.0, 2.5, 2.8]), -1.0)
@@ -224,8 +318,8 @@ def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, mask: Tensor | None, lam: float | Tensor) -> Tensor:
-        # An entry 1 - lam below the maximum is outside the support; cut there, its quotient cannot overflow.
+    def rows(x: Tensor, mask: Tensor | None, lam: Value) -> Tensor:
+        # An entry 1 - lam below the maximum is outside the support; clamped there, its quotient cannot overflow.
         x = filled(x, mask)
         return _sparsemax(on_kept(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
 
@@ -235,25 +329,25 @@ def sparsegen_lin(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
 LAM_EXP = Parameter("lam", BELOW_ONE, example=-4.0)
 
 
-@mapping(
+@register_mapping(
     formula="sparsemax(e^x / (1 - lam))",
     parameter=LAM_EXP,
     zeros="lam and the data",
     source="Laha et al. 2018",
     shift_invariant=False,
 )
-def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsegen_exp(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of exponentials: ``sparsemax(exp(x) / (1 - lam))``; not invariant to shifts.
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         lam: less than 1; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. At
             ``lam = 1 - sum(exp(x))`` this is softmax.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data decide how many are zero.
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data set the number of zeros.
 
     Example:
         >>> sparsegen_exp(torch.tensor([1.0, 2.0, 2.5, 2.8]), -9.0)
@@ -262,10 +356,10 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, mask: Tensor | None, lam: float | Tensor) -> Tensor:
+    def rows(x: Tensor, mask: Tensor | None, lam: Value) -> Tensor:
         x = filled(x, mask)
         # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf. Where e^m would overflow,
-        # every entry below the maximum is far outside the support already, so cutting it off changes nothing.
+        # every entry below the maximum is far outside the support already, so the clamp changes nothing.
         m = row_max(x)
         log_width = torch.log1p(-lam) if isinstance(lam, Tensor) else math.log1p(-lam)
         height = (m - log_width).clamp(max=exp_limit(x)).exp()
@@ -277,26 +371,26 @@ def sparsegen_exp(x: Tensor, lam: float | Tensor, *, dim: int = -1, mask: Tensor
 Q = Parameter("q", NOT_NEGATIVE, example=10.0, default=10.0)
 
 
-@mapping(
+@register_mapping(
     formula="sparsemax(x (1 + nq) / (abs(sum x) + nq))",
     parameter=Q,
     zeros="the data",
     source="Laha et al. 2018",
     shift_invariant=False,
 )
-def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of a rescaled row, between scale invariance (q = 0) and shift invariance (q to infinity).
 
     .. math:: p = \mathrm{sparsemax}(a x), \qquad a = \frac{1 + n q}{|\sum_i x_i| + n q}
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         q: at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over kept entries.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
 
     Example:
         >>> sparsehourglass(torch.tensor([1.0, 2.0, 3.0]))
@@ -307,14 +401,14 @@ def sparsehourglass(x: Tensor, q: float | Tensor = 10.0, *, dim: int = -1, mask:
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
 
-    def rows(x: Tensor, mask: Tensor | None, q: float | Tensor) -> Tensor:
+    def rows(x: Tensor, mask: Tensor | None, q: Value) -> Tensor:
         x = filled(x, mask)
         return _sparsemax(on_kept(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
 
     return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
 
 
-def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
+def hourglass_scale(x: Tensor, q: Value) -> Tensor:
     """The factor ``a`` of :func:`sparsehourglass`, for rows; where it is infinite, the largest that floats allow."""
     kept = x != -math.inf
     n = kept.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
@@ -327,7 +421,7 @@ def hourglass_scale(x: Tensor, q: float | Tensor) -> Tensor:
 _spherical_softmax = row_function("spherical_softmax")
 
 
-@mapping(
+@register_mapping(
     formula="x^2 / sum",
     zeros="none",
     source="de Brébisson & Vincent 2015",
@@ -335,12 +429,12 @@ _spherical_softmax = row_function("spherical_softmax")
     keeps_order=False,
 )
 def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""Squares in place of exponentials; blind to signs, zero only where ``x`` is.
+    r"""Squares in place of exponentials: ignores signs, zero only where ``x`` is.
 
     .. math:: p_i = x_i^2 / \sum_j x_j^2
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
@@ -361,19 +455,19 @@ def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -
 _entmax15 = row_function("entmax15")
 
 
-@mapping(formula="([x/2 - tau]+)^2", zeros="the data", source="Peters et al. 2019")
+@register_mapping(formula="([x/2 - tau]+)^2", zeros="the data", source="Peters et al. 2019")
 def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""1.5-entmax, half way between softmax and sparsemax.
+    r"""1.5-entmax, halfway between softmax and sparsemax.
 
     .. math:: p_i = [x_i / 2 - \tau]_+^2, \qquad \tau \text{ such that } \sum_i p_i = 1
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data decide how many are zero.
+        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
 
     Example:
         >>> entmax15(torch.tensor([0.0, 2.0, 2.5, 2.8]))
@@ -388,19 +482,19 @@ ALPHA = Parameter("alpha", ENTMAX, example=1.25)
 _entmax = row_function("entmax")
 
 
-@mapping(
+@register_mapping(
     formula="([(alpha - 1) x - tau]+)^(1 / (alpha - 1))",
     parameter=ALPHA,
     zeros="alpha and the data",
     source="Peters et al. 2019",
 )
-def entmax(x: Tensor, alpha: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def entmax(x: Tensor, alpha: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Alpha-entmax, from softmax (alpha = 1) through 1.5-entmax and sparsemax (alpha = 2) to sparser ones.
 
     .. math:: p_i = [(\alpha - 1) x_i - \tau]_+^{1 / (\alpha - 1)}, \qquad \tau \text{ such that } \sum_i p_i = 1
 
     Args:
-        x: scores, any shape.
+        x: logits, any shape.
         alpha: in [1, 4]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
         dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
@@ -417,8 +511,8 @@ def entmax(x: Tensor, alpha: float | Tensor, *, dim: int = -1, mask: Tensor | No
                 [0.0000, 0.0000, 0.3500, 0.6500]])
 
     ``alpha = 1`` is softmax, its limit. An entry ``1 / (alpha - 1)`` below the maximum is always zero. The derivatives
-    in ``x`` and ``alpha`` are true up to the third order. Above 2, a probability leaves zero with an infinite slope: in
-    a row with an entry at the threshold, a rounding error ``e`` becomes ``e^(1 / (alpha - 1))``.
+    in ``x`` and ``alpha`` are exact up to the third order. Above 2, a probability leaves zero with an infinite slope:
+    in a row with an entry at the threshold, a rounding error ``e`` becomes ``e^(1 / (alpha - 1))``.
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019); Correia et al., Adaptively sparse transformers
     (2019), for the gradient in alpha.

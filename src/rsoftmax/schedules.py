@@ -1,17 +1,17 @@
-"""How a rate grows while a model trains: from the share of steps done to the share of the final rate."""
+"""Schedules of a rate in training: from the fraction of steps done to the fraction of the final rate."""
 
 import math
 from collections.abc import Callable
 
 
 def linear(done: float) -> float:
-    """Grow evenly, as in the paper.
+    """Grow linearly, as in the paper.
 
     Args:
-        done: the share of steps done, in [0, 1].
+        done: the fraction of steps done, in [0, 1].
 
     Returns:
-        The share of the final rate: 0 at the start, 1 at the end.
+        The fraction of the final rate: 0 at the start, 1 at the end.
 
     Example:
         >>> [linear(done) for done in (0, 0.25, 1)]
@@ -21,13 +21,13 @@ def linear(done: float) -> float:
 
 
 def cosine(done: float) -> float:
-    """Grow slowly at both ends: half a wave of the cosine.
+    """Grow along half a period of the cosine: slowly at both ends.
 
     Args:
-        done: the share of steps done, in [0, 1].
+        done: the fraction of steps done, in [0, 1].
 
     Returns:
-        The share of the final rate: 0 at the start, 1 at the end.
+        The fraction of the final rate: 0 at the start, 1 at the end.
 
     Example:
         >>> [round(cosine(done), 3) for done in (0, 0.25, 0.5, 1)]
@@ -37,13 +37,13 @@ def cosine(done: float) -> float:
 
 
 def constant(done: float) -> float:
-    """The final rate from the first step on.
+    """Use the final rate from the first step.
 
     Args:
-        done: the share of steps done, in [0, 1].
+        done: the fraction of steps done, in [0, 1].
 
     Returns:
-        The share of the final rate, always 1.
+        The fraction of the final rate, always 1.
 
     Example:
         >>> [constant(done) for done in (0, 0.25, 1)]

@@ -1,6 +1,6 @@
-"""A local page to look at mappings, labels and attention: ``rsoftmax app``. Needs ``pip install 'rsoftmax[app]'``.
+"""A local page to explore mappings, labels and attention: ``rsoftmax app``. Needs ``pip install 'rsoftmax[app]'``.
 
-Nothing leaves the machine: Gradio's statistics are off, and fonts and scripts come from the program itself.
+No data leaves the machine: Gradio's analytics are off, and fonts and scripts are served locally.
 """
 
 import os

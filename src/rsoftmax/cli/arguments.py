@@ -1,22 +1,65 @@
-"""What several commands do with their arguments."""
+"""Arguments that several commands share: lists of numbers, output files, parameters of mappings, usage errors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
+TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""The context settings of a command that reads its remaining words itself."""
+
 
 def numbers(words: str) -> list[float]:
-    """The numbers in ``words``, apart by commas or blanks; none if anything else is among them."""
+    """The comma-separated numbers in ``words``; empty if any of them is not a number."""
     try:
-        return [float(word) for word in words.replace(",", " ").split()]
+        return [float(word) for word in words.split(",")]
     except ValueError:
         return []
 
 
-def picture(path: Path, option: str = "--out") -> Path:
-    """The path that an option names, if a picture can be written there."""
+def figure_path(path: Path, option: str = "--out") -> Path:
+    """Check that a figure can be written to the path that ``option`` names."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint=option)
     if not path.resolve().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(path.parent)!r} does not exist; create it first", param_hint=option)
     return path
+
+
+def parameters(context: typer.Context) -> dict[str, float]:
+    """Parameters and options of mappings, as in ``--r 0.5 --edge 1``, from the words that the command did not parse.
+
+    Their names come from the table of mappings, so torch is loaded when the command runs and not for its help.
+    """
+    from rsoftmax.extend import ROW_MAPPINGS, letters
+
+    options = {option.name: option for mapping in ROW_MAPPINGS.values() for option in mapping.options}
+    known = letters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
+    found: dict[str, float] = {}
+    words = iter(context.args)
+    for word in words:
+        letter, _, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise typer.BadParameter(f"Got unexpected extra argument(s) ({word})")
+        if letter not in known:
+            listed = "; ".join(f"--{text}" for text in known.values())
+            raise typer.BadParameter(f"there is no option --{letter}; the parameters are {listed}")
+        found[letter] = _number(letter, value or next(words, ""))
+    return found
+
+
+def _number(letter: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number", param_hint=f"--{letter}") from None
+
+
+@contextmanager
+def usage_errors(hint: str | None = None) -> Iterator[None]:
+    """Report errors of the library as usage errors of the argument ``hint`` instead of a traceback."""
+    try:
+        yield
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from None

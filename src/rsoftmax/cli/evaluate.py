@@ -5,39 +5,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsoftmax.cli.arguments import picture as checked_picture
-from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, separator_of, told
+from rsoftmax.cli.arguments import figure_path, usage_errors
+from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
 
 if TYPE_CHECKING:
     from rsoftmax.multilabel import Evaluation
 
+SHOWN = 10  # unknown labels
+
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A folder that `rsoftmax train` wrote.")],
+    model: Annotated[Path, typer.Argument(help="A model folder written by `rsoftmax train`.")],
     data: Annotated[Path, typer.Argument(help="A table with labels: .csv, .tsv, .jsonl or .parquet.")],
-    labels: Annotated[str | None, typer.Option(help="The column of labels; as in training if not given.")] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts; likewise.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column of pictures' paths; likewise.")] = None,
-    separator: Annotated[str | None, typer.Option(help="What stands between the labels of a cell; likewise.")] = None,
+    labels: Annotated[str | None, typer.Option(help="The label column. Default: as in training.")] = None,
+    text: Annotated[str | None, typer.Option(help="The text column. Default: as in training.")] = None,
+    image: Annotated[str | None, typer.Option(help="The column of image paths. Default: as in training.")] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="The separator between the labels of a cell. Default: as in training.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse labels that the model does not know, instead of counting misses.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print all scores as JSON.")] = False,
-    picture: Annotated[Path | None, typer.Option(help="Draw labels and calibration here: .png, .svg or .pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot F1 by label and calibration: .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Compare a model's labels with those of a table: every F1, each label, calibration."""
-    from rsoftmax.data_files import read
+    """Evaluate a model on a labelled table: F1 scores, scores by label, calibration."""
+    from rsoftmax.files.tables import read
 
-    path = None if picture is None else checked_picture(picture, "--picture")
-    with told("MODEL"):
-        loaded = load(model)
-    what = role(loaded)
-    column = column_for(loaded, what, {"text": text, "image": image}.get(what))
-    with told("DATA"):
+    path = None if plot is None else figure_path(plot, "--plot")
+    loaded = load(model)
+    kind = loaded.reads
+    column = column_for(loaded, kind, {"text": text, "image": image}.get(kind))
+    with usage_errors("DATA"):
         table = read(data)
-        items = items_of(table, what, column)
+        items = read_items(table, kind, column)
         separator = separator_of(loaded) if separator is None else separator
         truth = table.labels(column_for(loaded, "labels", labels), separator)
-    cut_notice(loaded, items)
-    with rows_told(table, items):
-        scores = loaded.evaluate(items, truth, progress=not json)
+    warn_truncated(loaded, items)
+    with row_errors(table, items):
+        scores = loaded.evaluate(items, truth, strict=strict, progress=not json)
+    _warn_unknown(truth, loaded.names)
     if json:
         from json import dumps
 
@@ -51,18 +58,28 @@ def evaluate(
         typer.echo(f"wrote {path}", err=json)
 
 
+def _warn_unknown(truth: list[list[str]], names: list[str]) -> None:
+    """Name the labels that the model does not know."""
+    from rsoftmax.files.card import count_of, printable
+    from rsoftmax.multilabel.labeller import unknown_labels
+
+    if unknown := unknown_labels(truth, names):
+        listed = ", ".join(map(printable, unknown[:SHOWN])) + (", ..." if len(unknown) > SHOWN else "")
+        typer.echo(f"{count_of(len(unknown), 'label')} unknown to the model, counted as missed: {listed}", err=True)
+
+
 def _show(scores: "Evaluation") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rsoftmax.printable import printable, share
+    from rsoftmax.files.card import printable, share
 
-    whole = Table("score", f"of {scores.rows} rows")
+    overall = Table("score", f"{scores.rows} rows")
     for title, value in scores.headline().items():
-        whole.add_row(title, f"{value:.3f}")
-    each = Table("label", "precision", "recall", "F1", "rows")
+        overall.add_row(title, share(value))
+    by_label = Table("label", "precision", "recall", "F1", "rows")
     for one in scores.labels:
-        each.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.rows))
+        by_label.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.rows))
     console = Console(markup=False)
-    console.print(whole)
-    console.print(each)
+    console.print(overall)
+    console.print(by_label)

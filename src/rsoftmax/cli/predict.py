@@ -1,129 +1,119 @@
 """``rsoftmax predict``."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from rsoftmax.cli.label_models import column_for, cut_notice, items_of, load, role, rows_told, separator_of, told
+from rsoftmax.cli.arguments import usage_errors
+from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
 
 if TYPE_CHECKING:
-    from rsoftmax.cli.label_models import AnyModel
-    from rsoftmax.data_files import Table
+    from rsoftmax.files.tables import Table
+    from rsoftmax.multilabel import Labeller
+
+PREDICTED = ("predicted_labels", "predicted_probabilities")
+"""The columns that are added to a table."""
 
 
-class Asked(NamedTuple):
-    """The items that labels are wanted for, what to call each, and the table that they come from, if any."""
+class Inputs(NamedTuple):
+    """The items to label, their names in the output, and the table that holds them, if any."""
 
     items: list[Any]
     names: list[str]
     table: "Table | None" = None
 
 
-class Form(NamedTuple):
-    """How answers are printed.
-
-    Attributes:
-        name: "text", "json" or "csv".
-        separator: what stands between the labels of a cell.
-        columns: the labels that have a column of probabilities each; None: one column names those that are answered.
-    """
-
-    name: str
-    separator: str
-    columns: list[str] | None
-
-
 def predict(
-    model: Annotated[Path, typer.Argument(help="A folder that `rsoftmax train` or `reproduce voc --save` wrote.")],
-    data: Annotated[
-        list[str], typer.Argument(help="A table, texts, pictures or a folder of them; - for texts, a line each.")
+    model: Annotated[
+        Path, typer.Argument(help="A model folder written by `rsoftmax train` or `rsoftmax reproduce voc --save`.")
     ],
-    text: Annotated[str | None, typer.Option(help="The column of texts; as in training if not given.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column of pictures' paths; likewise.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each item.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a table with a column of labels.")] = False,
+    data: Annotated[
+        list[str],
+        typer.Argument(help="A table, texts, images or a folder of images; - reads texts from stdin, one per line."),
+    ],
+    text: Annotated[str | None, typer.Option(help="The text column. Default: as in training.")] = None,
+    image: Annotated[str | None, typer.Option(help="The column of image paths. Default: as in training.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per item.")] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: the columns of the table, labels, probabilities.")
+    ] = False,
     every_label: Annotated[
-        bool, typer.Option("--all", help="Print the probabilities of all labels, answered or not.")
+        bool, typer.Option("--all", help="Print the probabilities of all labels, predicted or not.")
     ] = False,
     show: Annotated[
-        Path | None, typer.Option(help="Write the picture with its labels and a bar chart here; a folder for several.")
+        Path | None,
+        typer.Option(
+            help="Plot each image with its labels and the runners-up: a file for one image, a folder for several."
+        ),
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Count and leave out pictures that cannot be opened.")
-    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False,
 ) -> None:
-    """Say which labels texts, pictures or rows have, with their probabilities."""
+    """Predict the labels of texts, images or rows, with their probabilities."""
     if json and csv:
         raise typer.BadParameter("choose one of --json and --csv", param_hint="--json, --csv")
     loaded = load(model)
-    asked = _asked(loaded, data, {"text": text, "image": image})
-    if role(loaded) == "image" and asked.table is None:
-        from rsoftmax.cli.pictures import openable
-
-        asked = asked._replace(**openable(asked.items, skip_bad)._asdict())
+    inputs = _inputs(loaded, data, {"text": text, "image": image})
+    if loaded.reads == "image" and inputs.table is None:
+        inputs = _openable(inputs.items, skip_bad)
     elif show is not None:
-        raise typer.BadParameter("only pictures can be shown", param_hint="--show")
-    if show is not None:
-        from rsoftmax.cli.pictures import targets
-
-        drawings = targets(data, asked.items, show)
-    cut_notice(loaded, asked.items)
-    found = _found(loaded, asked, every_label)
-    form = Form(
-        "json" if json else "csv" if csv else "text", separator_of(loaded), loaded.names if every_label else None
-    )
-    for line in _lines(asked.names, found, form):
+        raise typer.BadParameter("only images can be shown", param_hint="--show")
+    figures = [] if show is None else _figure_paths(data, inputs.items, show)
+    warn_truncated(loaded, inputs.items)
+    found = _predictions(loaded, inputs, every_label)
+    if csv:
+        lines = _csv_lines(inputs, found, separator_of(loaded), loaded.names if every_label else None)
+    else:
+        lines = (_json_lines if json else _text_lines)(inputs, found)
+    for line in lines:
         typer.echo(line)
-    if show is not None and found:
-        from rsoftmax.cli.pictures import draw
-
-        draw(asked.items, found, drawings)
+    if figures:
+        with usage_errors("--show"):
+            _draw(inputs.items, found, loaded.predict(inputs.items, every_label=True), figures)
         typer.echo(f"wrote {show}", err=json or csv)
 
 
-def _asked(model: "AnyModel", data: list[str], columns: dict[str, str | None]) -> Asked:
-    """What was given: a table, or the items themselves."""
-    from rsoftmax.data_files import READERS, read
+def _inputs(model: "Labeller", data: list[str], columns: dict[str, str | None]) -> Inputs:
+    """The items of a table, or the items given on the command line."""
+    from rsoftmax.files.tables import READERS, read
 
-    what = role(model)
-    if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (what == "text" and not _is_path(data[0])):
-        with told("DATA"):
+    kind = model.reads
+    if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (kind == "text" and not _is_path(data[0])):
+        with usage_errors("DATA"):
             table = read(Path(data[0]))
-            items = items_of(table, what, column_for(model, what, columns.get(what)))
-        return Asked(items, [str(row) for row in range(1, len(items) + 1)], table)
-    if what == "features":
-        raise typer.BadParameter(f"rows come from a table: {', '.join(READERS)}", param_hint="DATA")
-    if what == "text":
-        with told("DATA"):
-            texts = _typed() if data == ["-"] else _no_files(data)
-        return Asked(texts, texts)
-    from rsoftmax.cli.pictures import pictures
-
-    paths = [path for place in data for path in pictures(Path(place))]
-    return Asked(paths, [path.name for path in paths])
+            items = read_items(table, kind, column_for(model, kind, columns.get(kind)))
+        return Inputs(items, [str(row) for row in range(1, len(items) + 1)], table)
+    if kind == "features":
+        raise typer.BadParameter(f"pass the rows as a table: {', '.join(READERS)}", param_hint="DATA")
+    if kind == "text":
+        with usage_errors("DATA"):
+            texts = _stdin_lines() if data == ["-"] else _no_files(data)
+        return Inputs(texts, texts)
+    paths = [path for place in data for path in _images(Path(place))]
+    return Inputs(paths, [path.name for path in paths])
 
 
-def _typed() -> list[str]:
-    """The lines of the standard input."""
+def _stdin_lines() -> list[str]:
     try:
         return [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
-        raise ValueError(f"the standard input: byte {error.start} is no {error.encoding.upper()}; convert it") from None
+        raise ValueError(
+            f"stdin: byte {error.start} is not valid {error.encoding.upper()}; convert the input"
+        ) from None
 
 
 def _no_files(texts: list[str]) -> list[str]:
-    """The texts, if none of them names a file, a folder or the standard input, whose content would not be read."""
+    """The texts; an error if one names a file, a folder or stdin, whose content would not be read."""
     for text in texts:
         if text == "-":
-            raise ValueError("- reads the standard input, and stands alone; leave it out, or the other texts")
+            raise ValueError("- reads stdin and cannot be combined with other texts")
         if isdir(text):
-            raise ValueError(f"{text} is a folder; this model reads texts: name one table alone, or give the texts")
-        if isfile(text):  # unlike Path.is_file, False for a text that is too long for a name
-            raise ValueError(f"{text} is a file; name one table alone, or give texts, a line each: - < {text}")
+            raise ValueError(f"{text} is a folder, but this model reads texts; pass a single table, or the texts")
+        if isfile(text):  # unlike Path.is_file, False for a text that is too long for a file name
+            raise ValueError(f"{text} is a file; pass a single table, or texts one per line: - < {text}")
     return texts
 
 
@@ -131,37 +121,92 @@ def _is_path(word: str) -> bool:
     return Path(word).exists() or " " not in word
 
 
-def _found(model: "AnyModel", asked: Asked, every_label: bool) -> list[dict[str, float]]:
-    if asked.table is not None:
-        with rows_told(asked.table, asked.items):
-            return model.predict(asked.items, every_label=every_label)
-    with told("DATA"):
-        return model.predict(asked.items, every_label=every_label)
+def _images(place: Path) -> list[Path]:
+    """The image, or the images in a folder."""
+    from rsoftmax.files.images import ENDINGS
+
+    if not place.is_dir():
+        return [place]
+    paths = sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS)
+    if not paths:
+        raise typer.BadParameter(f"{place} contains no images ({', '.join(ENDINGS)})", param_hint="DATA")
+    return paths
 
 
-def _lines(names: list[str], found: list[dict[str, float]], form: Form) -> Iterator[str]:
-    """What is printed, item by item."""
-    from rsoftmax.printable import printable, readable
+def _openable(paths: list[Path], skip_bad: bool) -> Inputs:
+    """The images that can be opened; without ``skip_bad``, the first one that cannot is an error."""
+    from rsoftmax.files.images import BadImageError, open_image
 
-    if form.name == "csv":
-        yield _csv_line(["item", *(form.columns or ["labels"])])
-    for name, row in zip(names, found, strict=True):
-        if form.name == "json":
-            from json import dumps
-
-            yield dumps({"item": name, "labels": row}, ensure_ascii=False)
-        elif form.name == "csv":
-            every = [f"{row[label]:.6f}" for label in form.columns or []]
-            yield _csv_line([name, *(every or [form.separator.join(row)])])
-        else:
-            listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in row.items())
-            yield f"{printable(name)}: {listed or 'no label'}"
+    kept = []
+    for path in paths:
+        try:
+            open_image(path, str(path))
+            kept.append(path)
+        except BadImageError as error:
+            if not skip_bad:
+                raise typer.BadParameter(f"{error}; pass --skip-bad to skip it", param_hint="DATA") from None
+    if len(kept) < len(paths):
+        typer.echo(f"skipped {len(paths) - len(kept)} of {len(paths)} images, which cannot be opened", err=True)
+    return Inputs(kept, [path.name for path in kept])
 
 
-def _csv_line(cells: list[str]) -> str:
-    import csv
-    import io
+def _figure_paths(given: list[str], paths: list[Path], show: Path) -> list[Path]:
+    """The file of each image's figure."""
+    from rsoftmax.plots import formats
 
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(cells)  # characters of the line's end are quoted in cells
-    return line.getvalue().removesuffix("\r\n")
+    if any(show.resolve() == Path(place).resolve() for place in given):
+        raise typer.BadParameter(f"{show} holds the images; name another path", param_hint="--show")
+    if len(given) > 1 or Path(given[0]).is_dir():
+        return [show / f"{path.name}.png" for path in paths]
+    if show.suffix.lower() not in formats():
+        raise typer.BadParameter(f"{show} must end in one of {', '.join(formats())}", param_hint="--show")
+    return [show for _ in paths]
+
+
+def _draw(paths: list[Path], found: list[dict[str, float]], every: list[dict[str, float]], figures: list[Path]) -> None:
+    """Plot each image with its predicted labels, and with the others as runners-up."""
+    from rsoftmax.files.images import open_image
+    from rsoftmax.plots import draw_labels
+
+    for path, labels, all_labels, figure in zip(paths, found, every, figures, strict=True):
+        runners_up = {name: p for name, p in all_labels.items() if name not in labels}
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        draw_labels(open_image(path, str(path)), labels, path.name, figure, runners_up)
+
+
+def _predictions(model: "Labeller", inputs: Inputs, every_label: bool) -> list[dict[str, float]]:
+    errors = usage_errors("DATA") if inputs.table is None else row_errors(inputs.table, inputs.items)
+    with errors:
+        return model.predict(inputs.items, every_label=every_label)
+
+
+def _text_lines(inputs: Inputs, found: list[dict[str, float]]) -> Iterator[str]:
+    from rsoftmax.files.card import printable, readable
+
+    for name, row in zip(inputs.names, found, strict=True):
+        listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in row.items())
+        yield f"{printable(name)}: {listed or 'no label'}"
+
+
+def _json_lines(inputs: Inputs, found: list[dict[str, float]]) -> Iterator[str]:
+    from json import dumps
+
+    for name, row in zip(inputs.names, found, strict=True):
+        yield dumps({"item": name, "labels": row}, ensure_ascii=False)
+
+
+def _csv_lines(inputs: Inputs, found: list[dict[str, float]], separator: str, names: list[str] | None) -> Iterator[str]:
+    """The columns of the table, or the items, and the predicted labels, or the probabilities of ``names``."""
+    from rsoftmax.files.tables import csv_line
+
+    columns = {"item": inputs.names} if inputs.table is None else inputs.table.as_texts(separator)
+    added = PREDICTED if names is None else names
+    yield csv_line([*columns, *(_unused(name, columns) for name in added)])
+    for cells, row in zip(zip(*columns.values(), strict=True), found, strict=True):
+        p = [f"{row[name]:.6f}" for name in (row if names is None else names)]
+        yield csv_line([*cells, *(p if names else (separator.join(row), separator.join(p)))])
+
+
+def _unused(name: str, columns: Collection[str]) -> str:
+    """The name of a new column, different from those of the table."""
+    return _unused(f"{name}_", columns) if name in columns else name

@@ -9,152 +9,193 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rsoftmax.cli.label_models import INPUTS, cut_notice, items_of, rows_told, told
-from rsoftmax.printable import counted
+from rsoftmax.cli.arguments import parameters, usage_errors
+from rsoftmax.cli.models import INPUTS, read_items, row_errors, warn_truncated
+from rsoftmax.files.card import count_of, share
 
 if TYPE_CHECKING:
-    from rsoftmax.cli.label_models import AnyModel
-    from rsoftmax.data_files import Table
+    from rsoftmax.files.tables import Table
+    from rsoftmax.multilabel import Labeller
 
 ENCODERS = {"text": "sentence-transformers/all-MiniLM-L6-v2", "image": "microsoft/resnet-50"}
-AVERAGES = ("micro", "macro", "samples")
 
 
 def train(
-    data: Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .jsonl or .parquet; or a folder that holds one.")],
-    labels: Annotated[str, typer.Option(help="The column of labels: 'a;b' in a cell, or lists.")],
+    context: typer.Context,
+    data: Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .jsonl or .parquet; or a folder with one table.")],
+    labels: Annotated[str, typer.Option(help="The label column: cells such as 'a;b', or lists.")],
     out: Annotated[Path, typer.Option(help="The folder to save the model in.")],
-    text: Annotated[str | None, typer.Option(help="The column of texts.")] = None,
-    image: Annotated[str | None, typer.Option(help="The column of pictures' paths, from the table's folder.")] = None,
-    features: Annotated[str | None, typer.Option(help="Columns of numbers: a,b,c.")] = None,
-    separator: Annotated[str, typer.Option(help="What stands between the labels of a cell.")] = ";",
-    encoder: Annotated[
-        str | None, typer.Option(help="A folder, or a hub id, for texts or pictures; if not given: MiniLM, ResNet-50.")
+    text: Annotated[str | None, typer.Option(help="The text column.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The column of image paths, relative to the table's folder.")
     ] = None,
-    average: Annotated[str, typer.Option(help="The F1 that counts: micro, macro or samples.")] = "micro",
+    features: Annotated[str | None, typer.Option(help="The numeric columns, comma-separated: a,b,c.")] = None,
+    separator: Annotated[str, typer.Option(help="The separator between the labels of a cell.")] = ";",
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="A folder or hub id of a text or image encoder. Default: MiniLM-L6 or ResNet-50."),
+    ] = None,
+    average: Annotated[str, typer.Option(help="The F1 to optimize: micro, macro or samples.")] = "micro",
     finetune: Annotated[
-        bool, typer.Option("--finetune", help="Train the encoder too; the same command goes on after a stop.")
+        bool, typer.Option("--finetune", help="Fine-tune the encoder; rerun the command to resume after a stop.")
     ] = False,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the rows in fine-tuning, at most.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=4, help="Tokens that are read of a text.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn.")] = 0,
+    epochs: Annotated[float | None, typer.Option(help="The maximum number of epochs of fine-tuning.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="The batch size.")] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="A table of held-out rows. Default: cross-validation, or a tenth of the rows.")
+    ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="The mapping of the encoder's attention, with its parameter: t_softmax --t 6.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=4, help="Truncate texts to this many tokens.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
-    """Learn the labels of texts, pictures or rows from a table, and save a model that predicts them."""
-    from rsoftmax.data_files import read
-    from rsoftmax.folders import check_place
+    """Train a multi-label classifier for texts, images or numeric rows, and save it."""
+    from rsoftmax.files.folders import LABELS, TABLE, check_writable
+    from rsoftmax.files.tables import read
 
-    what, column = _one_of({"text": text, "image": image, "features": features})
-    _check_options(what, encoder, average, finetune, epochs, max_tokens)
-    with told("--out"):
-        check_place(out)
-    with told("DATA"):
+    kind, column = _one_input({"text": text, "image": image, "features": features})
+    _check_options(kind, encoder, average, finetune, epochs, max_tokens)
+    _check_training(kind, lr, validation, attention)
+    parameter = parameters(context)
+    if parameter and attention is None:
+        raise typer.BadParameter(f"--{min(parameter)} needs --attention", param_hint="--attention")
+    settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with usage_errors("--out"):
+        check_writable(out, TABLE if kind == "features" else LABELS)
+    with usage_errors("DATA"):
         table = read(data)
-        items, found = items_of(table, what, column), table.labels(labels, separator)
+        items, found = read_items(table, kind, column), table.labels(labels, separator)
         names = _names(table, found, labels, separator)
-    columns = {what: column, "labels": labels, "separator": separator}
-    if what == "features":
-        with rows_told(table, items), _stoppable(False):
-            model = _table_model(items, found, column, names, average, seed)
+    columns = {kind: column, "labels": labels, "separator": separator}
+    if kind == "features":
+        with row_errors(table, items), _stoppable(False):
+            model = _table_model(items, found, column, names, average, random_state=seed, **settings)
         model.columns.update(columns)
-        with told("--out"):
+        with usage_errors("--out"):
             model.save(out)
     else:
-        with told("--encoder"):
-            model = _label_model(encoder or ENCODERS[what], what, names, average, max_tokens)
-        cut_notice(model, items)
+        with usage_errors("--encoder"):
+            model = _label_model(encoder or ENCODERS[kind], kind, names, average, max_tokens)
+        if attention is not None:
+            with usage_errors("--attention"):
+                _set_attention(model, attention, parameter)
+        if validation is not None:
+            with usage_errors("--validation"):
+                held_out = read(validation)
+                settings["validation"] = read_items(held_out, kind, column), held_out.labels(labels, separator)
+        warn_truncated(model, items)
         model.config.columns = columns
-        settings: dict[str, Any] = {}
         if finetune:
-            settings["checkpoints"] = _checkpoints(out, table.path, columns, encoder, average, epochs, max_tokens, seed)
-            settings |= {} if epochs is None else {"epochs": epochs}
-        with rows_told(table, items), _stoppable(finetune):
+            chosen = (columns, encoder, average, settings, attention, parameter, max_tokens, seed)
+            settings["checkpoints"] = _checkpoints(out, table.path, *chosen)
+        with row_errors(table, items), _stoppable(finetune):
             model.fit(items, found, finetune=finetune, seed=seed, **settings)
-        with told("--out"):
+        with usage_errors("--out"):
             model.save_pretrained(out)
         if finetune:
             _remove(settings["checkpoints"])
     _report(model, out)
 
 
-def _one_of(given: dict[str, str | None]) -> tuple[str, str]:
-    """The one role that was given, with its column."""
-    chosen = [(what, column) for what, column in given.items() if column is not None]
+def _one_input(given: dict[str, str | None]) -> tuple[str, str]:
+    """The one kind of input that was given, with its column."""
+    chosen = [(kind, column) for kind, column in given.items() if column is not None]
     if len(chosen) != 1:
-        wanted = " or ".join(f"--{what}" for what in INPUTS)
-        raise typer.BadParameter(f"say what the labels are of: one of {wanted}", param_hint=wanted)
+        options = " or ".join(f"--{kind}" for kind in INPUTS)
+        raise typer.BadParameter(f"pass exactly one of {options}", param_hint=options)
     return chosen[0]
 
 
 def _check_options(
-    what: str, encoder: str | None, average: str, finetune: bool, epochs: float | None, max_tokens: int | None
+    kind: str, encoder: str | None, average: str, finetune: bool, epochs: float | None, max_tokens: int | None
 ) -> None:
-    """Refuse options that are wrong, or that would have no effect."""
+    """Reject options that are invalid, or that would have no effect."""
+    from rsoftmax.multilabel import AVERAGES
+
     if average not in AVERAGES:
-        raise typer.BadParameter(f"{average!r} is none of {', '.join(AVERAGES)}", param_hint="--average")
-    if (finetune or encoder) and what == "features":
-        raise typer.BadParameter("a table of numbers has no encoder", param_hint="--encoder, --finetune")
+        raise typer.BadParameter(f"{average!r} is not one of {', '.join(AVERAGES)}", param_hint="--average")
+    if (finetune or encoder) and kind == "features":
+        raise typer.BadParameter("numeric rows have no encoder", param_hint="--encoder, --finetune")
     if epochs is not None and not (finetune and 0 < epochs < math.inf):
-        raise typer.BadParameter("a number above 0, with --finetune only", param_hint="--epochs")
-    if max_tokens is not None and what != "text":
+        raise typer.BadParameter("expected a number above 0, with --finetune only", param_hint="--epochs")
+    if max_tokens is not None and kind != "text":
         raise typer.BadParameter("only texts have tokens", param_hint="--max-tokens")
 
 
+def _check_training(kind: str, lr: float | None, validation: Path | None, attention: str | None) -> None:
+    """Reject settings of training that are invalid, or that would have no effect."""
+    if lr is not None and not 0 < lr < math.inf:
+        raise typer.BadParameter(f"expected a number above 0, got {lr}", param_hint="--lr")
+    if kind == "features" and (validation or attention):
+        raise typer.BadParameter("only for texts and images", param_hint="--validation, --attention")
+
+
+def _set_attention(model: Any, mapping: str, parameter: dict[str, Any]) -> None:
+    from rsoftmax.huggingface import set_attention
+
+    set_attention(model, mapping, **parameter)
+
+
 def _names(table: "Table", found: list[list[str]], column: str, separator: str) -> list[str]:
-    """All labels; an error if there are none, or if they look like labels that were not split."""
+    """All labels; an error if there are none, or if the cells look as if they were not split."""
     names = sorted({name for row in found for name in row})
     if not names:
-        raise ValueError(f"{table.path}: the column {column!r} holds no label")
+        raise ValueError(f"{table.path}: the column {column!r} contains no labels")
     if len(names) > 20 and len(names) > len(found) / 2:
         raise ValueError(
-            f"{table.path}: the column {column!r} holds {len(names)} labels in {len(found)} rows, such as"
+            f"{table.path}: the column {column!r} contains {len(names)} labels in {len(found)} rows, such as"
             f" {names[0]!r}; is {separator!r} the separator?"
         )
     return names
 
 
-def _label_model(source: str, what: str, names: list[str], average: str, max_tokens: int | None) -> Any:
-    from rsoftmax.cli.label_models import role
+def _label_model(source: str, kind: str, names: list[str], average: str, max_tokens: int | None) -> Any:
     from rsoftmax.huggingface import LabelModel
 
     model = LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)  # type: ignore[arg-type]
-    if role(model) != what:
-        raise ValueError(f"{source} is an encoder of {role(model)}s; --{role(model)} names their column")
+    if model.reads != kind:
+        raise ValueError(f"{source} encodes {model.reads}s; pass their column as --{model.reads}")
     return model
 
 
 def _table_model(
-    items: list[Any], found: list[list[str]], column: str, names: list[str], average: str, seed: int
+    items: list[Any], found: list[list[str]], column: str, names: list[str], average: str, **settings: Any
 ) -> Any:
     from rsoftmax.sklearn import TableModel
 
     features = [name.strip() for name in column.split(",")]
-    return TableModel.fit(items, found, features, average, names=names, progress=True, random_state=seed)  # type: ignore[arg-type]
+    return TableModel.fit(items, found, features, average, names=names, verbose=1, **settings)  # type: ignore[arg-type]
 
 
 def _checkpoints(out: Path, data: Path, *settings: Any) -> Path:
-    """Where fine-tuning keeps its checkpoints: a place of its own for each data and settings."""
+    """The folder of the checkpoints: a different one for each combination of data and settings."""
     digest = hashlib.sha256(data.read_bytes() + repr(settings).encode()).hexdigest()[:12]
     return out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
 
 
 @contextmanager
 def _stoppable(resumable: bool) -> Iterator[None]:
-    """Ctrl-C ends the command with a word on what is left."""
+    """On Ctrl+C, exit with a message instead of a traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        left = "the same command goes on from the last checkpoint" if resumable else "nothing was written"
+        left = "rerun the command to resume from the last checkpoint" if resumable else "nothing was written"
         typer.echo(f"\nstopped: {left}", err=True)
         raise typer.Exit(130) from None
 
 
 def _remove(folder: Path) -> None:
-    import shutil
+    from rsoftmax.huggingface.labels.training import remove_checkpoints
 
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_checkpoints(folder)
 
 
-def _report(model: "AnyModel", out: Path) -> None:
-    scores = model.scores
-    typer.echo(f"wrote {out}: {counted(len(model.names), 'label')}; on {scores['rows']} rows that were not trained on:")
-    typer.echo(", ".join(f"{name} F1 {scores[name]:.3f}" for name in AVERAGES))
+def _report(model: "Labeller", out: Path) -> None:
+    from rsoftmax.multilabel import AVERAGES
+
+    scores = model.evaluation
+    typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; on {scores['rows']} held-out rows:")
+    typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

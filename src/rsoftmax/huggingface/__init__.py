@@ -1,12 +1,12 @@
-"""Sparse attention, labels and sampling with models of Hugging Face.
+"""Sparse attention, multi-label models and sampling with Hugging Face transformers.
 
-Importing this makes every mapping an ``attn_implementation``, and ``LabelModel`` known to ``AutoModel``.
+Importing this package registers every mapping as an ``attn_implementation``, and ``LabelModel`` with ``AutoModel``.
 
 >>> from transformers import BertConfig, BertModel
->>> from rsoftmax.huggingface import rates, set_attention
+>>> from rsoftmax.huggingface import parameters, set_attention
 >>> model = BertModel(BertConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
 >>> set_attention(model, "r_softmax", r=[0.1, 0.3])
->>> print(rates(model))
+>>> print(parameters(model))
 r                                mean      0      1
 encoder.layer.0.attention.self  0.100  0.100  0.100
 encoder.layer.1.attention.self  0.300  0.300  0.300
@@ -20,17 +20,24 @@ except ImportError as missing:
     raise ImportError(f"rsoftmax.huggingface needs {missing.name}: pip install 'rsoftmax[hf]'") from missing
 
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.huggingface.attend import register
-from rsoftmax.huggingface.head_table import HeadTable
-from rsoftmax.huggingface.label_config import LabelModelConfig
-from rsoftmax.huggingface.label_model import LabelModel, LabelOutput
-from rsoftmax.huggingface.measure import attention_weights, sparsity
-from rsoftmax.huggingface.rates import layers, parameter_groups, rates, set_attention, set_rate
+from rsoftmax.huggingface.attention.api import (
+    HeadTable,
+    layers,
+    parameter_groups,
+    parameters,
+    set_attention,
+    set_parameter,
+)
+from rsoftmax.huggingface.attention.attend import register
+from rsoftmax.huggingface.attention.calibrate import Calibration, calibrate, sweep
+from rsoftmax.huggingface.attention.measure import attention_weights, sparsity
+from rsoftmax.huggingface.attention.saving import install
+from rsoftmax.huggingface.attention.schedule import SparsitySchedule
+from rsoftmax.huggingface.labels.model import LabelModel, LabelModelConfig, LabelOutput
 from rsoftmax.huggingface.sampling import RSoftmaxWarper, TSoftmaxWarper
-from rsoftmax.huggingface.saving import install
-from rsoftmax.huggingface.schedule import SparsitySchedule
 
 __all__ = [
+    "Calibration",
     "HeadTable",
     "LabelModel",
     "LabelModelConfig",
@@ -39,12 +46,14 @@ __all__ = [
     "SparsitySchedule",
     "TSoftmaxWarper",
     "attention_weights",
+    "calibrate",
     "layers",
     "parameter_groups",
-    "rates",
+    "parameters",
     "set_attention",
-    "set_rate",
+    "set_parameter",
     "sparsity",
+    "sweep",
 ]
 
 for _name in ROW_MAPPINGS:

@@ -1,4 +1,4 @@
-"""Sampling from sparse distributions: logits processors for ``generate``, which takes softmax of what they return."""
+"""Logits processors that make ``generate`` sample from a sparse distribution."""
 
 from numbers import Real
 from typing import Any
@@ -7,46 +7,47 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from rsoftmax.domains import RATE
+from rsoftmax.extend import RATE
 from rsoftmax.mappings import r_softmax
 
 
 class TSoftmaxWarper(LogitsProcessor):
-    r"""t-softmax in place of softmax: tokens whose score is t or more below the best one get nothing.
+    r"""Sample from t-softmax: tokens whose score is ``t`` or more below the highest get probability zero.
 
     .. math:: p \propto [x - \max(x) + t]_+ \, e^x
 
-    The tokens that are kept are those of min-p with ``min_p = exp(-t)``; their weights fade to zero at the edge, where
-    those of min-p end abruptly.
+    The support is that of min-p with ``min_p = exp(-t)``. Probabilities fall to zero continuously at the threshold,
+    where min-p cuts them off.
 
     Args:
-        t: how far below the best score the edge is, above 0; ``math.inf`` gives softmax.
+        t: the distance of the threshold from the highest score, above 0; ``math.inf`` is softmax.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
+        Log-probabilities ``[rows, tokens]``; ``-inf`` outside the support.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
         >>> TSoftmaxWarper(2.0)(None, scores).exp()
         tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
 
-    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best. A row with NaN gives
-    NaN.
+    Scores of ``-inf`` stay ``-inf``, also if the whole row is. The order of tokens is kept. A row with NaN becomes NaN.
 
     References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
     """
 
     def __init__(self, t: float) -> None:
         if not (isinstance(t, (float, Real)) and t > 0):
-            raise ValueError(f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same tokens")
+            raise ValueError(
+                f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same support"
+            )
         self.t = float(t)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the probabilities; only those of tokens that are kept are computed."""
+        """Log-probabilities; only those of the support are computed."""
         x = scores.float()
-        best = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)  # finite, also where every score is -inf
-        below = (x - best).flatten()  # 0 for the best token, which is kept for any t
-        kept = (below <= -self.t).logical_not_().nonzero()[:, 0]  # what is NaN too, and stays so
+        best = x.amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).min)  # finite even if every score is -inf
+        below = (x - best).flatten()  # 0 for the highest score, which is kept for any t
+        kept = (below <= -self.t).logical_not_().nonzero()[:, 0]  # includes NaN
         weights, rows = below[kept] + (below[kept] / self.t).log1p(), kept // x.shape[-1]
         sums = x.new_zeros(x.numel() // x.shape[-1]).index_add_(0, rows, weights.exp())
         log_p = weights - sums.log()[rows]
@@ -54,16 +55,16 @@ class TSoftmaxWarper(LogitsProcessor):
 
 
 class RSoftmaxWarper(LogitsProcessor):
-    r"""r-softmax in place of softmax: the k best tokens, or the share 1 - r of them, are kept, with soft edges.
+    r"""Sample from r-softmax: keep the ``k`` highest tokens, or the fraction ``1 - r`` of them.
 
     .. math:: p \propto [x - \mathrm{quantile}(x, r)]_+ \, e^x
 
     Args:
-        k: how many tokens are kept, as top-k keeps them; the last of them has the smallest weight.
-        r: the share of tokens that get nothing, in [0, 1]; of those that other processors have left.
+        k: the number of tokens in the support, as in top-k.
+        r: the fraction of zeros in [0, 1], among the tokens with finite scores.
 
     Returns:
-        From scores [rows, tokens]: logarithms of the probabilities, ``-inf`` for what gets nothing.
+        Log-probabilities ``[rows, tokens]``; ``-inf`` outside the support.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
@@ -71,23 +72,22 @@ class RSoftmaxWarper(LogitsProcessor):
         tensor([[0.8908, 0.1092, 0.0000, 0.0000],
                 [0.8808, 0.1192, 0.0000, 0.0000]])
 
-    A score of ``-inf`` stays so, and so does a row of nothing else. The best token stays the best. A row with NaN gives
-    NaN.
+    Scores of ``-inf`` stay ``-inf``, also if the whole row is. The order of tokens is kept. A row with NaN becomes NaN.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 3.
     """
 
     def __init__(self, *, k: int | None = None, r: float | None = None) -> None:
         if (k is None) == (r is None):
-            raise ValueError(f"RSoftmaxWarper: give k or r, and not both; got k={k!r}, r={r!r}")
+            raise ValueError(f"RSoftmaxWarper: give either k or r, got k={k!r}, r={r!r}")
         if k is not None and (not isinstance(k, int) or k < 1):
-            raise ValueError(f"RSoftmaxWarper: k must be a whole number from 1, got {k!r}")
+            raise ValueError(f"RSoftmaxWarper: k must be a positive integer, got {k!r}")
         if r is not None and not (isinstance(r, (float, Real)) and RATE.contains(r)):
             raise ValueError(f"RSoftmaxWarper: r must be {RATE.text}, got {r!r}; {RATE.remedy}")
         self.k, self.r = k, r
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """The logarithms of the probabilities."""
+        """Log-probabilities."""
         x = scores.float()
         if self.k is None:
             return r_softmax(x, float(self.r or 0.0)).log_()
@@ -100,7 +100,7 @@ class RSoftmaxWarper(LogitsProcessor):
 
 
 def _log_p(best: Tensor, left: Tensor) -> Tensor:
-    """Of the k highest scores, from the k + 1 highest of each row: the quantile lies between the last two of these."""
+    """Log-probabilities of the k highest scores, given the k + 1 highest: the quantile lies between the last two."""
     k = best.shape[-1] - 1
     kept, last, below = best[..., :-1], best[..., -2:-1], best[..., -1:]
     quantile = below + (last - below) * (k / left)

@@ -10,48 +10,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from rsoftmax._tensors import Value
 from rsoftmax.kernels import cpu, triton
-from rsoftmax.kernels.cpu import attention
-from rsoftmax.kernels.operands import Operands as Operands
-from rsoftmax.kernels.operands import Options as Options
+from rsoftmax.kernels.cpu import attention, rows
 
 __all__ = ["use_kernels"]
 
-Value = float | Tensor
-
 
 class Kernel(Protocol):
-    """What a package of compiled kernels has: rows in, rows out. The definition of each operation is the reference's.
+    """The interface of a package of compiled kernels: rows in, rows out. The reference defines each operation.
 
-    An operation is called by its name in :mod:`rsoftmax.kernels.reference`. Rows are the last dimension of ``x``, a
-    value is a number or a tensor ``[..., 1]``, and a mask, True = keep, has the shape of ``x``.
+    An operation has the name of its function in :mod:`rsoftmax.kernels.reference`. Rows are the last dimension of
+    ``x``, a value is a number or a tensor ``[..., 1]``, a mask, True = keep, has the shape of ``x``, and options are
+    the further keyword arguments of the operation.
     """
 
     @property
     def ABSENT(self) -> str:  # noqa: N802
-        """What to tell a user whose installation lacks it."""
+        """The message for installations that lack it."""
 
     def available(self) -> bool:
         """Whether it can run at all."""
 
     def has(self, name: str, dtype: torch.dtype) -> bool:
-        """Whether it has the operation for a type; what can be asked of tensors that are traced."""
+        """Whether it implements the operation for a dtype; can be evaluated while tracing."""
 
-    def takes(self, name: str, x: Tensor, value: Value | None) -> bool:
-        """Whether it has the operation, for tensors like these."""
+    def takes(self, name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+        """Whether it implements the operation with these options, for these tensors."""
 
     def new_state(self, name: str, x: Tensor, keep_state: bool) -> Tensor:
-        """Room for what forward leaves for backward, of size 0 if nothing is needed."""
+        """Uninitialised memory for the state, of size 0 if there is none."""
 
     def forward(
-        self, name: str, x: Tensor, value: Value | None, mask: Tensor | None, keep_state: bool
+        self,
+        name: str,
+        x: Tensor,
+        value: Value | None,
+        mask: Tensor | None,
+        options: dict[str, Any],
+        keep_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The probabilities, and what backward needs to know besides, if that is wanted and there is anything."""
+        """The probabilities, and the state for backward if it is wanted and there is one."""
 
     def backward(
         self,
@@ -62,13 +66,13 @@ class Kernel(Protocol):
         p: Tensor,
         state: Tensor | None,
         g: Tensor,
-        options: dict[str, bool],
+        options: dict[str, Any],
     ) -> tuple[Tensor, Tensor | None]:
-        """The gradients in ``x`` and in the value, if that is a tensor, from the incoming gradient ``g``."""
+        """The gradients in ``x``, and in the value if it is a tensor, from the incoming gradient ``g``."""
 
 
-REGISTRY: dict[str, Kernel] = {"cpu": cpu, "triton": triton}
-"""The compiled kernels by name: the first that takes a tensor runs."""
+REGISTRY: dict[str, Kernel] = {"cpu": rows, "triton": triton}
+"""The compiled kernels by name: the first one that takes a tensor runs."""
 
 KERNELS = ("native", "reference")  # all compiled ones, or none
 CHOICES: dict[str, tuple[Kernel, ...]] = {"native": tuple(REGISTRY.values()), "reference": ()}
@@ -76,17 +80,19 @@ CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
 _choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 
 
-def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
-    """The kernel that runs an operation on these tensors; None: the reference does."""
+def kernel_for(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> Kernel | None:
+    """The kernel that runs an operation on these tensors; None: the reference."""
     for kernel in REGISTRY.values():
-        if kernel.takes(name, x, value):  # asked first: torch.compile cannot read the choice, and takes nothing
+        if kernel.takes(
+            name, x, value, options
+        ):  # checked first: torch.compile cannot read a ContextVar, and takes nothing
             return kernel if kernel in CHOICES[_choice.get()] else None
     return None
 
 
 def attention_kernel() -> ModuleType | None:
-    """The kernel of attention as a whole, ``kernels/cpu/attention.py``; None: it is computed from products and rows."""
-    return attention if cpu.LEVEL and cpu in CHOICES[_choice.get()] else None
+    """The kernel of attention as a whole, ``kernels/cpu/attention.py``; None: products and rows."""
+    return attention if _uses_cpu() else None
 
 
 def kernel_on(device: str) -> Kernel | None:
@@ -95,13 +101,17 @@ def kernel_on(device: str) -> Kernel | None:
 
 
 def chosen() -> str:
-    """The name that :func:`use_kernels` was given, or the default: "native" or "reference"."""
+    """The argument of :func:`use_kernels`, or the default, "native"."""
     return _choice.get()
 
 
 def in_use() -> str:
-    """The kernels that CPU tensors meet, with their instruction set: ``native (avx512)``, or ``reference``."""
-    return f"native ({cpu.LEVEL})" if cpu.LEVEL and cpu in CHOICES[_choice.get()] else "reference"
+    """The kernels for CPU tensors, with their instruction set: ``native (avx512)``, or ``reference``."""
+    return f"native ({cpu.LEVEL})" if _uses_cpu() else "reference"
+
+
+def _uses_cpu() -> bool:
+    return bool(cpu.LEVEL) and rows in CHOICES[_choice.get()]
 
 
 @contextmanager
@@ -109,7 +119,7 @@ def use_kernels(name: str) -> Iterator[None]:
     """Choose the kernels within a ``with`` block.
 
     Args:
-        name: "native", the compiled ones for each device; "reference", none; or one of them alone: "cpu", "triton".
+        name: "native", the compiled kernels for each device; "reference", none; or one of them: "cpu", "triton".
 
     Raises:
         ValueError: for another name.

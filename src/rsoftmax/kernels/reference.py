@@ -3,23 +3,23 @@
 Contract of every function here:
 
 * a row is the last dimension of ``x``, float32 or float64, never empty;
-* ``-inf`` marks a removed entry; a row of nothing but ``-inf`` gives zeros and has zero gradient;
-* a parameter is a number or a tensor ``[..., 1]``; a NaN in a row or in its parameter makes that row NaN.
+* ``-inf`` marks a removed entry; a row with nothing but ``-inf`` gives zeros and has zero gradient;
+* a parameter is a number or a tensor ``[..., 1]``; NaN in a row or in its parameter gives a row of NaN.
 
 Everything is composed of differentiable torch operations, so derivatives of any order, forward and reverse mode,
-``torch.func``, ``torch.compile`` and export follow on every device. Two habits keep those derivatives finite: the
-support is decided first, by exact comparisons, and values outside it are replaced *before* they enter a division.
+``torch.func``, ``torch.compile`` and export work on every device. Two rules keep the derivatives finite: the support is
+decided first, by exact comparisons, and values outside it are replaced *before* they enter a division.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rsoftmax.rows import row_max
-from rsoftmax.tensors import exact, exp_limit, smallest
-
-Value = float | Tensor
+from rsoftmax._rows import filled, row_max
+from rsoftmax._tensors import Value, exact, exp_limit, smallest
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -30,43 +30,76 @@ def softmax(x: Tensor) -> Tensor:
 def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
     """w e^x / sum."""
     # Shifted by the largest x + log w, the largest mass is 1, whatever the scale of the weights. A huge entry of weight
-    # zero has no part in that; the clamp keeps its exponential, which is the derivative in its weight, finite.
+    # zero does not count; the clamp keeps its exponential, which is the derivative in its weight, finite.
     w = torch.where(x == -math.inf, 0, w)
     shift = row_max(x + w.log()).detach()
     return _share(w * torch.exp((x - shift).clamp(max=exp_limit(x))))
 
 
-def t_softmax(x: Tensor, t: Value) -> Tensor:
-    """[x - max + t]+ e^x / sum."""
-    # w_t / t instead of w_t, as in the paper's proof of Theorem 1: the largest weight is 1 and t = inf is softmax.
+def t_softmax(x: Tensor, t: Value, edge: float = math.inf) -> Tensor:
+    """min(x - theta, edge)+ e^x / sum, theta = max - t."""
+    # Weights are divided by min(t, edge): the largest is 1, t = inf is softmax, and edge -> 0 has a limit.
     if not isinstance(t, Tensor):
         t = max(t, smallest(x))
     d = x - row_max(x)
     support = ~(d <= -t)
-    w = torch.where(support, 1 + torch.where(support, d, 0) / t, 0)
-    return _share(w * torch.exp(d))
+    d_support = torch.where(support, d, 0)
+    w = 1 + d_support / t
+    if edge < math.inf:
+        above = d_support + t
+        faded = torch.where(~(above >= edge), above / (edge or 1), 1)
+        w = torch.where(t <= edge, w, faded) if isinstance(t, Tensor) else (w if t <= edge else faded)
+    return _share(torch.where(support, w, 0) * torch.exp(d))
 
 
-def r_softmax(x: Tensor, r: Value, detach_threshold: bool = False) -> Tensor:
-    """[x - quantile(x, r)]+ e^x / sum."""
+def r_softmax(x: Tensor, r: Value, edge: float = math.inf, detach_threshold: bool = False) -> Tensor:
+    """min(x - theta, edge)+ e^x / sum, theta = quantile(x, r)."""
     if not isinstance(r, Tensor) and r == 0:
         return softmax(x)
-    lo, hi, f = _quantile_neighbours(x, r)
+    length, last = x.shape[-1], _count(x) - 1
+    if isinstance(r, Tensor):
+        depth, rank, dense = length, r.to(exact(x)) * last, r == 0
+    else:
+        rank, dense = r * last.to(exact(x)), torch.zeros_like(last, dtype=torch.bool)
+        depth = length if isinstance(length, torch.SymInt) else length - math.floor(r * (length - 1))
+    return _above_rank(x, rank, depth, dense, edge, detach_threshold)
+
+
+def k_softmax(x: Tensor, k: Value, edge: float = math.inf) -> Tensor:
+    """min(x - theta, edge)+ e^x / sum, theta = the entry below the k largest."""
+    length, last = x.shape[-1], _count(x) - 1
+    depth = length
+    if isinstance(k, Tensor):
+        k = k.to(exact(x))
+    elif not isinstance(length, torch.SymInt):
+        depth = length if k >= length else math.ceil(k) + 1
+        depth = min(depth, length)
+    rank = last.to(exact(x)) - k
+    return _above_rank(x, rank.clamp(min=0), depth, rank < 0, edge)
+
+
+def _above_rank(
+    x: Tensor, rank: Tensor, depth: int, dense: Tensor, edge: float, detach_threshold: bool = False
+) -> Tensor:
+    """min(x - theta, edge)+ e^x / sum, with theta at an ascending rank of the kept entries; softmax where dense."""
+    lo, hi, f = _neighbours(x, rank, depth)
     if detach_threshold:
         lo, hi, f = lo.detach(), hi.detach(), f.detach()
     m = row_max(x).detach()
-    # Where r = 0, and where the quantile reaches the maximum (r = 1, ties at the top), the weights are constant.
-    floor = lo.masked_fill(r == 0, -math.inf) if isinstance(r, Tensor) else lo
+    # In dense rows, and where the threshold reaches the maximum (r = 1, ties at the top), the weights are constant.
+    floor = lo.masked_fill(dense, -math.inf)
     constant = (floor == m) | (floor == -math.inf)
     support = (x > floor) | (x == m)
     # The threshold hi - (1 - f)(hi - lo) is never formed: rounding could move it onto hi and so change the number of
-    # zeros. Left apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
-    # which cancels in p; dividing by it keeps rows of denormal spread exact.
-    # A spread beyond the float range is halved first.
+    # zeros. Kept apart, an entry x >= hi always has a positive weight. The span only sets the scale of the weights,
+    # which cancels in p; dividing by it keeps rows of denormal spread exact. A spread beyond the float range is halved.
     fit = torch.where((m - lo).isinf(), 0.5, 1.0).to(x.dtype).detach()
     span = (m * fit - lo * fit).masked_fill(constant, 1).detach()
     gap = (hi * fit - lo * fit).masked_fill(constant, 0)
     w = (torch.where(support, x, hi) * fit - hi * fit) / span + (1 - f).to(x.dtype) * (gap / span)
+    if edge < math.inf:
+        limit = (edge * fit / span).clamp(max=1)
+        w = torch.where(~(w >= limit) | (limit == 1), w / limit.masked_fill(limit == 0, 1), 1)
     w = torch.where(support, w.masked_fill(constant, 1), 0)
     return _share(w * torch.exp(x - m.masked_fill(f.isnan(), math.nan)))
 
@@ -107,8 +140,8 @@ def entmax(x: Tensor, alpha: Value) -> Tensor:
     b = alpha - 1
     d = x - row_max(x).detach()
     a = _log_peak(d.detach(), b.detach())
-    # At the root already, so these steps carry the derivatives and little else: one those of first order, the next
-    # those up to the third.
+    # Already at the root: these steps of Newton's method carry the derivatives, the first one those of first order, the
+    # next those up to the third.
     for _ in range(2):
         p, slope = _tsallis(d, b, a)
         total = slope.sum(-1, keepdim=True)
@@ -125,8 +158,40 @@ def spherical_softmax(x: Tensor) -> Tensor:
     z = torch.where(kept, x, 0)
     scale = z.abs().amax(-1, keepdim=True).detach()
     z = z / scale.masked_fill(scale == 0, 1)
-    # A row of zeros has no direction; like every constant row it gives the uniform distribution.
+    # A row of zeros gives the uniform distribution, like every constant row.
     return _share(torch.where(kept & (scale == 0), 1, z * z))
+
+
+_FUNCTIONS: list[Callable[..., Tensor]] = [softmax, weighted_softmax, t_softmax, r_softmax, k_softmax]
+_FUNCTIONS += [sparsemax, entmax15, entmax, spherical_softmax]
+OPERATIONS = {function.__name__: function for function in _FUNCTIONS}
+"""The operations by name."""
+
+
+def by_definition(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, Any]) -> Tensor:
+    """Apply the function of that name to rows with a mask; the result has the dtype of ``x``."""
+    p: Tensor = OPERATIONS[name](filled(x, mask), *([] if value is None else [value]), **options)
+    return p.to(x.dtype)
+
+
+def gradient_by_definition(
+    name: str,
+    x: Tensor,
+    mask: Tensor | None,
+    value: Value | None,
+    options: dict[str, Any],
+    g: Tensor,
+    needed: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients in ``x`` and ``value``, as far as needed, by differentiating the definition."""
+    with torch.enable_grad():
+        p = by_definition(name, x, mask, value, options)
+    wanted = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]
+    # A detached threshold does not depend on its parameter.
+    how = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}
+    found = iter(torch.autograd.grad(p, wanted, g, **how) if p.requires_grad else (None, None))
+    dx, dvalue = (next(found) if need else None for need in needed)
+    return dx, dvalue
 
 
 def _share(mass: Tensor) -> Tensor:
@@ -142,7 +207,7 @@ def _tsallis(d: Tensor, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     u = d * torch.exp(-b * a)
     support = (~(b * u <= -1)).detach() & (d != -math.inf)
     u = torch.where(support, d, 0) * torch.exp(-b * a)
-    u = u.clamp(min=-2 * exp_limit(d))  # p <= P e^u: below that it is zero, and its derivatives need not overflow
+    u = u.clamp(min=-2 * exp_limit(d))  # p <= P e^u: below that it is zero, and its derivatives do not overflow
     w = b * u
     p = torch.where(support, torch.exp(a + u * _log1p_quotient(w)), 0)
     return p, p / (1 + w)
@@ -174,22 +239,20 @@ def _log_peak(d: Tensor, b: Tensor) -> Tensor:
     return low
 
 
-def _quantile_neighbours(x: Tensor, r: Value) -> tuple[Tensor, Tensor, Tensor]:
-    """The order statistics on both sides of ``quantile(x, r)`` and the fraction of the way between them.
+def _count(x: Tensor) -> Tensor:
+    """How many entries of each row are kept."""
+    return (x != -math.inf).sum(-1, keepdim=True)
+
+
+def _neighbours(x: Tensor, rank: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The order statistics on both sides of an ascending rank, and the fraction of the way between them.
 
     Ranks are float64: in float32, ``k/n * (n - 1)`` falls on the wrong side of an integer for long rows. They count
     from the top, where removed entries do not reach; a row with fewer kept entries needs no more of them, so for a
-    number ``r`` the length of the partial sort is known without looking at the data.
+    number the length of the partial sort, ``depth``, is known without reading the data.
     """
-    length = x.shape[-1]
-    kept = (x != -math.inf).sum(-1, keepdim=True)
-    if isinstance(r, Tensor):
-        depth, rank = length, r.to(exact(x)) * (kept - 1)
-    else:
-        rank = r * (kept - 1).to(exact(x))
-        depth = length if isinstance(length, torch.SymInt) else length - math.floor(r * (length - 1))
     floor = rank.detach().floor()
-    from_top = (kept - 1 - floor.nan_to_num().long()).clamp(min=0, max=depth - 1)
+    from_top = (_count(x) - 1 - floor.nan_to_num().long()).clamp(min=0, max=depth - 1)
     order = torch.topk(x, depth).indices
     lo = x.gather(-1, order.gather(-1, from_top))
     hi = x.gather(-1, order.gather(-1, (from_top - 1).clamp(min=0)))
@@ -197,7 +260,7 @@ def _quantile_neighbours(x: Tensor, r: Value) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _ranks_and_sorted(d: Tensor) -> tuple[Tensor, Tensor]:
-    """1..n and the row in descending order, cut at -1: an entry 1 below the maximum is never in the support."""
+    """1..n, and the row in descending order, clamped at -1: an entry 1 below the maximum is never in the support."""
     k = torch.arange(1, d.shape[-1] + 1, device=d.device, dtype=exact(d))
     return k, d.detach().clamp(min=-1).sort(-1, descending=True).values.to(exact(d))
 

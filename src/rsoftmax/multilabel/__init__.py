@@ -1,51 +1,59 @@
-"""Multi-label learning without a tuned threshold: from features to scores of K labels, and to the labels of a row.
+"""Multi-label learning without threshold tuning: heads, losses, calibration and decoding, with torch alone.
 
-A head scores ``K`` labels and maps the scores to probabilities; the labels of a row are those with a non-zero one. A
-rule decides which labels these are; the argument ``rate`` names it:
+A head maps features to the scores of ``K`` labels and the scores to probabilities; the labels with a non-zero
+probability are predicted. A rule decides which labels these are:
 
-================= ============= ===========================================================================
-rate              mapping       the labels are
-================= ============= ===========================================================================
-``"expected_f1"`` ``r_softmax`` the k best, k maximising the expected F1 under the predicted marginals
-``"count"``       ``r_softmax`` the k best, k predicted by a layer of its own: the paper's head
-``"fixed"``       ``r_softmax`` the share ``1 - r`` of best ones, ``r`` given
+================= ============= ========================================================================
+rule              mapping       predicted labels
+================= ============= ========================================================================
+``"expected_f1"`` ``r_softmax`` those that maximise the expected F1 under the predicted marginals
+``"count"``       ``r_softmax`` the k best, k predicted by a separate layer: the paper's head
+``"fixed"``       ``r_softmax`` the fraction ``1 - r`` of best ones, ``r`` given
 ``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
-``"zero"``        ``t_softmax`` those above 0, which is what binary cross-entropy and ZLPR mean by a label
-``None``          any other     those that the mapping itself leaves non-zero
-================= ============= ===========================================================================
+``"zero"``        ``t_softmax`` those with a positive logit, as with binary cross-entropy and ZLPR
+``None``          any other     the support of the mapping
+================= ============= ========================================================================
 
-Which F1 the default rule maximises is a choice too: ``average="samples"``, ``"micro"`` or ``"macro"``. Its parts can be
-used alone, behind scores of any origin: :class:`PlattScaling` makes log-odds of scores, :func:`expected_f1_count` and
-:func:`expected_f1_cut` say how many labels the log-odds ask for, and :class:`Decoder` is all of that as one module.
-:func:`calibration_curve` says whether marginals can be trusted.
+The default rule maximises the F1 that ``average`` names: "micro", "macro" or "samples". Its parts work on scores of any
+origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`expected_f1_count` and
+:func:`expected_f1_cut` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
+:func:`calibration_curve` compares predicted with observed frequencies.
 
-The table ``RULES`` holds the rules. ``LOSSES`` and ``RATES`` are extracts from it, made at import: the losses that
-teach each rate, and the rates of r_softmax and t_softmax; the default comes first.
+The table ``RULES`` holds the rules, the default first; each lists its mappings and losses.
 """
 
 from rsoftmax.multilabel.calibration import PlattScaling
-from rsoftmax.multilabel.decoder import Decoded, Decoder
-from rsoftmax.multilabel.decoding import best_labels, keep_above, keep_count
-from rsoftmax.multilabel.evaluation import Evaluation, evaluated
-from rsoftmax.multilabel.expected_f1 import AVERAGES, Average, expected_f1_count, expected_f1_cut
+from rsoftmax.multilabel.decoding import (
+    AVERAGES,
+    Average,
+    Decoded,
+    Decoder,
+    DecoderOptions,
+    best_labels,
+    expected_f1,
+    expected_f1_count,
+    expected_f1_cut,
+    keep_above,
+    keep_count,
+)
+from rsoftmax.multilabel.evaluation import CalibrationCurve, Evaluation, LabelScores, calibration_curve, evaluate
 from rsoftmax.multilabel.head import MultiLabelHead
-from rsoftmax.multilabel.labeller import Labeller, indicator
-from rsoftmax.multilabel.network import LabelNetwork
-from rsoftmax.multilabel.reliability import CalibrationCurve, calibration_curve
-from rsoftmax.multilabel.rules import LOSSES, RATES, RULES, Rule
-from rsoftmax.multilabel.scores import Output, Scores
+from rsoftmax.multilabel.labeller import Labeller, LabelNetwork, indicator
+from rsoftmax.multilabel.risk_control import precision_threshold, recall_threshold
+from rsoftmax.multilabel.rules import RULES, Output, Rule, Scores
+from rsoftmax.multilabel.sparse import decode_csr
 
 __all__ = [
     "AVERAGES",
-    "LOSSES",
-    "RATES",
     "RULES",
     "Average",
     "CalibrationCurve",
     "Decoded",
     "Decoder",
+    "DecoderOptions",
     "Evaluation",
     "LabelNetwork",
+    "LabelScores",
     "Labeller",
     "MultiLabelHead",
     "Output",
@@ -54,10 +62,14 @@ __all__ = [
     "Scores",
     "best_labels",
     "calibration_curve",
-    "evaluated",
+    "decode_csr",
+    "evaluate",
+    "expected_f1",
     "expected_f1_count",
     "expected_f1_cut",
     "indicator",
     "keep_above",
     "keep_count",
+    "precision_threshold",
+    "recall_threshold",
 ]

@@ -1,37 +1,35 @@
-"""The last layer of a multi-label network: it holds the layers that its rule asks for, and the rule does the rest."""
+"""The output layer of a multi-label network: the layers that its rule needs, a loss, calibration and decoding."""
 
-from typing import Self
+from collections.abc import Iterable
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from rsoftmax._tensors import everywhere, shape_of
 from rsoftmax.losses import Reduction
-from rsoftmax.multilabel.choices import choose
-from rsoftmax.multilabel.decoder import Decoder
-from rsoftmax.multilabel.expected_f1 import Average
-from rsoftmax.multilabel.scores import Output, Scores
+from rsoftmax.mappings import MAPPINGS
+from rsoftmax.multilabel.decoding import DEFAULTS, Decoder, DecoderOptions
+from rsoftmax.multilabel.rules import MASKABLE, RULES, Output, Rule, Scores
 
 
 class MultiLabelHead(nn.Module):
-    r"""The last layer of a multi-label network, with its own loss.
+    r"""The output layer of a multi-label network, with its loss.
 
     .. math:: z = W h + b, \qquad p = \mathrm{mapping}(z, r(h)), \qquad \text{labels} = \{i : p_i > 0\}
 
     Args:
         in_features: size d of the features.
-        labels: their number, K.
-        mapping: a mapping that keeps the order of scores; parameters other than t and r stay at the table's example.
-            "auto": the one that goes with the rate.
-        loss: a name in :mod:`rsoftmax.losses`, or "auto": the one that fits the rate, or else the mapping.
-        rate: the rule by which the number of labels is found, see :mod:`rsoftmax.multilabel`; "auto": "fixed" if ``r``
-            is given, or else the first that goes with the mapping: "expected_f1" with r_softmax and if both are left
-            open, "threshold" with t_softmax, None with the others. It is called the rate because the number of labels k
-            and the rate of zeros ``r = 1 - k/K`` say the same.
-        r: the rate of zeros, in [0, 1], for ``rate="fixed"``.
-        average: the F1 that counts, for ``rate="expected_f1"``: "samples" decides row by row, "micro" by one cut,
-            "macro" by a cut for each label; :meth:`calibrate` finds the cuts.
-        beta, at_least, at_most: recall counts beta times as much as precision; bounds on the number of labels of a row;
-            for ``rate="expected_f1"``, as in :class:`rsoftmax.multilabel.Decoder`.
+        labels: the number of labels, K.
+        mapping: an order-preserving mapping; its parameters other than t and r stay at their example values. "auto":
+            the mapping that belongs to the rule.
+        loss: a name in :mod:`rsoftmax.losses`, or "auto": the default of the rule or the mapping.
+        rule: how the number of labels is decided, see :mod:`rsoftmax.multilabel`. "auto": "fixed" if ``r`` is given,
+            else the first rule of the mapping: "expected_f1" for r_softmax and for mapping="auto", "threshold" for
+            t_softmax, None for the others.
+        r: the rate of zeros, in [0, 1], for ``rule="fixed"``.
+        decoder: average, beta, min_labels, max_labels, for ``rule="expected_f1"``; see
+            :class:`rsoftmax.multilabel.DecoderOptions`.
 
     Returns:
         From features h [..., d]: an :class:`Output`.
@@ -43,26 +41,25 @@ class MultiLabelHead(nn.Module):
         >>> h, y = torch.randn(2, 16), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 1, 0, 0]])
         >>> output = head(h)
         >>> output.labels
-        tensor([[ True,  True,  True, False,  True],
+        tensor([[ True, False, False, False,  True],
                 [ True,  True,  True,  True, False]])
         >>> head.loss(output, y)
         tensor(5.0694, grad_fn=<MeanBackward0>)
-        >>> MultiLabelHead(16, labels=5, rate="threshold")
+        >>> MultiLabelHead(16, labels=5, rule="threshold")
         MultiLabelHead(
-          mapping=t_softmax, rate=threshold, loss=t_softmax_loss
+          mapping=t_softmax, rule=threshold, loss=t_softmax_loss
           (logits): Linear(in_features=16, out_features=5, bias=True)
           (threshold): Linear(in_features=16, out_features=1, bias=True)
           (decoder): Decoder(
-            average=samples, beta=1.0
+            average=micro, beta=1.0
             (calibration): PlattScaling(5, shrinkage=1.0)
             (none): PlattScaling(1, shrinkage=1.0)
           )
         )
 
-    With "threshold" and "expected_f1" everything depends on ``z - theta``, the log-odds of the labels. In training the
-    loss needs :meth:`scores` only, which saves decoding them. No step takes more than ``O(K log K)`` time or ``O(K)``
-    memory for a row. Features that are not finite are not refused: a row with NaN gets probabilities that are NaN, and
-    asking for its labels raises.
+    The rules "threshold" and "expected_f1" depend on ``z - theta`` only, the log-odds of the labels. The loss needs
+    :meth:`scores` only, which saves decoding during training. A row takes ``O(K log K)`` time and ``O(K)`` memory.
+    A row of features with NaN gets NaN probabilities, and reading its labels raises.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, for "count" and "threshold".
     """
@@ -73,27 +70,20 @@ class MultiLabelHead(nn.Module):
         labels: int,
         mapping: str = "auto",
         loss: str = "auto",
-        rate: str | None = "auto",
+        rule: str | None = "auto",
         *,
         r: float | None = None,
-        average: Average = "samples",
-        beta: float = 1.0,
-        at_least: int = 0,
-        at_most: int | None = None,
+        **decoder: Unpack[DecoderOptions],
     ) -> None:
         super().__init__()
         if in_features < 1 or labels < 1:
-            raise ValueError(f"MultiLabelHead: needs a feature and a label at least, got {in_features=}, {labels=}")
+            raise ValueError(f"MultiLabelHead: needs at least one feature and one label, got {in_features=}, {labels=}")
         self.labels = labels
-        self.rule = choose(mapping, loss, rate, r)
+        self.rule = choose(mapping, loss, rule, r)
         for name, outputs in self.rule.layers(labels).items():
             self.add_module(name, nn.Linear(in_features, outputs))
-        self.decoder = Decoder(labels, average, beta, at_least, at_most)
-        if self.rate != "expected_f1" and (average, beta, at_least, at_most) != ("samples", 1.0, 0, None):
-            raise ValueError(
-                f"MultiLabelHead: {average=}, {beta=}, {at_least=}, {at_most=} need rate='expected_f1',"
-                f" got rate={self.rate!r}, which finds the labels in its own way"
-            )
+        self.decoder = Decoder(labels, **decoder)
+        _check_options(decoder, self.rule.name)
 
     @property
     def mapping(self) -> str:
@@ -101,46 +91,43 @@ class MultiLabelHead(nn.Module):
         return self.rule.mapping
 
     @property
-    def rate(self) -> str | None:
-        """The name of the rule in use."""
-        return self.rule.name
-
-    @property
     def criterion(self) -> str:
         """The name of the loss in use."""
         return self.rule.criterion
 
-    @property
-    def r(self) -> float | None:
-        """The rate of zeros, if it was given."""
-        return self.rule.r
-
     def forward(self, h: Tensor) -> Output:
-        """From features [..., d] to scores and probabilities."""
+        """Map features [..., d] to scores and probabilities."""
         return self.decode(self.scores(h))
 
     def scores(self, h: Tensor) -> Scores:
-        """The part of :meth:`forward` that the loss needs."""
+        """Map features [..., d] to scores, all that the loss needs."""
         return self.rule.scores({name: getattr(self, name)(h) for name in self.rule.layers(self.labels)})
 
     def decode(self, scores: Scores) -> Output:
-        """The rest of :meth:`forward`: from scores to probabilities."""
+        """Map scores to probabilities."""
         output = self.rule.decode(scores, self.decoder)
         return output if output.odds is not None else output._replace(odds=self.decoder.calibration(scores.u))
 
     def loss(
         self, output: Output | Scores, y: Tensor, *, reduction: Reduction = "mean", weight: Tensor | None = None
     ) -> Tensor:
-        """What to minimise.
+        """Compute the training loss.
 
         Args:
             output: of :meth:`forward` or :meth:`scores`.
-            y: labels [..., K], 0 or 1.
+            y: labels [..., K], 0 or 1. With binary cross-entropy a label may be NaN: unknown, and ignored.
             reduction: as in :mod:`rsoftmax.losses`.
-            weight: of the rows, [..., 1]; with binary cross-entropy also of the entries, [..., K], 0 for labels that
-                are not known. The mean is that over all rows.
+            weight: weights of the rows, [..., 1]; with binary cross-entropy also of the entries, [..., K]. "mean"
+                divides by the number of rows.
+
+        Returns:
+            The loss; a scalar, or [...] with ``reduction="none"``.
         """
         scores = output.scores if isinstance(output, Output) else output
+        _check_targets(y, scores.z)
+        if _may_be_unknown(y, self.criterion):
+            known = ~y.isnan()
+            y, weight = y.nan_to_num(), known.to(scores.z.dtype) if weight is None else known * weight
         if weight is None:
             return self.rule.loss(scores, y, reduction)
         if weight.shape[-1] == 1:
@@ -152,23 +139,87 @@ class MultiLabelHead(nn.Module):
     def calibrate(
         self, scores: Output | Scores, y: Tensor, *, weight: Tensor | None = None, calibration: bool = True
     ) -> Self:
-        """Learn, from rows that were not trained on, what turns scores into marginals, and the cuts for ``average``.
+        """Fit calibration and cuts on held-out rows; both are buffers of the decoder.
 
         Args:
-            scores: of these rows, [rows, K].
-            y: their labels, [rows, K], 0 or 1; NaN where a label is not known.
-            weight: of the rows, [rows, 1].
-            calibration: False finds the cuts only.
-
-        What is learned is in buffers and saved with the head.
+            scores: scores of these rows, [rows, K].
+            y: their labels, [rows, K], 0 or 1; NaN where unknown.
+            weight: weights of the rows, [rows, 1].
+            calibration: False fits the cuts only.
         """
         scores = scores.scores if isinstance(scores, Output) else scores
-        none = None if scores.none is None else scores.none - scores.required("theta")
-        y = y.to(torch.float64)
-        self.decoder.fit(scores.u.detach(), y, none, weight=weight, calibrate=calibration)
+        none = None if scores.none is None else scores.none - scores.require("theta")
+        self.decoder.fit(scores.u.detach(), y.to(torch.float64), none, weight=weight, calibrate=calibration)
         return self
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows: the choices made."""
-        r = "" if self.r is None else f", r={self.r}"
-        return f"mapping={self.mapping}, rate={self.rate}{r}, loss={self.criterion}"
+        """The choices shown by ``repr``."""
+        r = "" if self.rule.r is None else f", r={self.rule.r}"
+        return f"mapping={self.mapping}, rule={self.rule.name}{r}, loss={self.criterion}"
+
+
+def choose(mapping: str = "auto", loss: str = "auto", rule: str | None = "auto", r: float | None = None) -> Rule:
+    """Create the rule that the arguments of :class:`MultiLabelHead` select."""
+    _check_mapping(mapping)
+    fitting = [name for name, one in RULES.items() if mapping in ("auto", *one.mappings)]
+    if rule == "auto":
+        rule = "fixed" if r is not None and "fixed" in fitting else fitting[0]
+    if rule not in fitting:
+        raise ValueError(_unknown_rule(rule) if mapping == "auto" else _misfit(rule, mapping, fitting))
+    chosen = RULES[rule]
+    return chosen(chosen.mappings[0] if mapping == "auto" else mapping, loss, r)
+
+
+def _check_options(decoder: DecoderOptions, rule: str | None) -> None:
+    changed = {name: value for name, value in decoder.items() if value != DEFAULTS.get(name)}
+    if changed and rule != "expected_f1":
+        listed = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+        raise ValueError(f"MultiLabelHead: {listed} needs rule='expected_f1', got rule={rule!r}")
+
+
+def _check_targets(y: Tensor, z: Tensor) -> None:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"MultiLabelHead.loss: y must be a torch.Tensor, got {type(y).__name__}; use torch.tensor(y)")
+    if y.shape != z.shape:
+        raise ValueError(f"MultiLabelHead.loss: y of shape {shape_of(y)} must have the shape of z, {shape_of(z)}")
+    valid = (y == 0) | (y == 1) | y.isnan()
+    if everywhere(valid) is False:
+        raise ValueError(
+            f"MultiLabelHead.loss: y of shape {shape_of(y)} must hold 0 or 1, or NaN for an unknown label,"
+            f" got {y[~valid][0].item()!r}"
+        )
+
+
+def _may_be_unknown(y: Tensor, criterion: str) -> bool:
+    """Whether y holds NaN; where reading values is not free, whether the loss could deal with it."""
+    if not y.is_floating_point():
+        return False
+    known = everywhere(~y.isnan())
+    return criterion == MASKABLE if known is None else not known
+
+
+def _check_mapping(mapping: str) -> None:
+    usable = [name for name in MAPPINGS if any(name in rule.mappings for rule in RULES.values())]
+    if mapping not in ("auto", *MAPPINGS):
+        raise ValueError(f"MultiLabelHead: mapping must be 'auto' or one of {', '.join(usable)}, got {mapping!r}")
+    if mapping not in ("auto", *usable):
+        raise ValueError(
+            f"MultiLabelHead: mapping={mapping!r} does not preserve the order of logits, which the losses rely on;"
+            f" use 'auto' or one of {', '.join(usable)}"
+        )
+
+
+def _unknown_rule(rule: str | None) -> str:
+    return f"MultiLabelHead: rule must be 'auto' or one of {_listed(RULES)}, got {rule!r}"
+
+
+def _misfit(rule: str | None, mapping: str, fitting: list[str | None]) -> str:
+    others = [f"{name!r} with mapping={RULES[name].mappings[0]!r}" for name in RULES if name not in fitting]
+    return (
+        f"MultiLabelHead: rule={rule!r} does not work with mapping={mapping!r}, which takes {_listed(fitting)};"
+        f" other rules: {', '.join(others)}. mapping='auto' selects the mapping of the rule"
+    )
+
+
+def _listed(names: Iterable[str | None]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,50 +1,125 @@
-"""The rules that decide which labels a row has, one class each, and the table of them.
+"""The rules that decide which labels a row has: one class each, and the table of them.
 
-A rule owns everything in which one way to find the number of labels differs from another: the layers it adds to the
-head, the scores it makes of their outputs, how it decodes these, and its loss; also the mappings it goes with and the
-losses that teach it. The head does the rest. A further rule is one class and one row of ``RULES``.
-
-The argument of the head that names a rule is called ``rate``: the number of labels k and r-softmax's rate of zeros
-``r = 1 - k/K`` say the same, and a user of r-softmax has to choose where that rate comes from.
+A rule owns everything that distinguishes one way of finding the number of labels from another: the linear layers it
+adds to the head, the scores computed from their outputs, the decoding of these scores, and its loss. It also lists the
+mappings and losses it works with. To add a rule, write one class and add it to ``RULES``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax import losses
-from rsoftmax.domains import RATE
+from rsoftmax._tensors import exact
+from rsoftmax.extend import RATE
 from rsoftmax.losses import Reduction
 from rsoftmax.mappings import MAPPINGS, r_softmax
-from rsoftmax.multilabel.decoder import Decoder
-from rsoftmax.multilabel.decoding import keep_above, keep_count, rate_of_count
-from rsoftmax.multilabel.scores import Output, Scores
-from rsoftmax.tensors import exact
+from rsoftmax.multilabel.decoding import Decoder, keep_above, keep_count, rate_of_count
 
-# The losses that teach an order of the labels.
+# Losses that train a ranking of the labels.
 RANKING = (
     "cross_entropy", "sparsemax_huber_loss", "sparsemax_hinge_loss", "sparsehourglass_loss",
     "binary_cross_entropy", "zlpr_loss",
 )  # fmt: skip
-MEANING_OF_R = "it is the share of labels to set to zero"
+MEANING_OF_R = "r is the fraction of labels set to zero"
+MASKABLE = "binary_cross_entropy"  # the loss that takes a weight for each label
+
+
+class Scores(NamedTuple):
+    """What a head computes from features before decoding; all that its loss needs.
+
+    Attributes:
+        z: logits of the labels, [..., K].
+        theta: the threshold that logits are compared with, [..., 1]; rules "expected_f1", "threshold" and "zero".
+        c: logits of the label counts 0..K, [..., K + 1]; rule "count".
+        none: the logit of "no label", [..., 1]; rule "expected_f1".
+    """
+
+    z: Tensor
+    theta: Tensor | None = None
+    c: Tensor | None = None
+    none: Tensor | None = None
+
+    @property
+    def u(self) -> Tensor:
+        """The logits minus the threshold, if there is one, [..., K]: what decisions and most losses depend on."""
+        return self.z if self.theta is None else self.z - self.theta
+
+    def require(self, field: str) -> Tensor:
+        """Return a field that the rule in use needs."""
+        value: Tensor | None = getattr(self, field)
+        if value is None:
+            raise ValueError(
+                f"MultiLabelHead: the rule needs Scores.{field}, got None; pass what head.scores(h) returns"
+            )
+        return value
+
+
+class Output(NamedTuple):
+    """:class:`Scores`, decoded.
+
+    Attributes:
+        z, theta, c, none: as in :class:`Scores`.
+        r: the rate of zeros, float64 [..., 1], if the mapping is r_softmax; 1 where there is no label.
+        p: probabilities [..., K]; exactly zero for labels that are not predicted, hence everywhere in a row without
+            labels. NaN in a row whose scores hold NaN.
+        odds: calibrated log-odds [..., K]; None: the scores are used as log-odds.
+    """
+
+    z: Tensor
+    theta: Tensor | None
+    c: Tensor | None
+    none: Tensor | None
+    r: Tensor | None
+    p: Tensor
+    odds: Tensor | None = None
+
+    @property
+    def scores(self) -> Scores:
+        """The scores that were decoded."""
+        return Scores(*self[:4])
+
+    @property
+    def marginals(self) -> Tensor:
+        """The marginal probability of each label, [..., K]; NaN where the score is NaN.
+
+        The rules "count", "fixed" and None train a ranking: their scores become probabilities only after
+        :meth:`rsoftmax.multilabel.MultiLabelHead.calibrate`.
+        """
+        return (self.scores.u if self.odds is None else self.odds).sigmoid()
+
+    @property
+    def labels(self) -> Tensor:
+        """The predicted labels [..., K], bool: the non-zero probabilities.
+
+        Raises:
+            ValueError: a row holds NaN. Checked in eager code on the CPU, where reading values is free; elsewhere check
+                ``p`` for NaN.
+        """
+        if self.p.device.type == "cpu" and not torch.compiler.is_compiling() and self.p.isnan().any():
+            raise ValueError(
+                f"MultiLabelHead: {int(self.p.isnan().any(-1).sum())} rows have NaN scores, which is not 'no label';"
+                " check the features and the weights for NaN"
+            )
+        return self.p > 0
 
 
 class Rule(ABC):
-    """How a head finds the labels of a row, and what it learns for that.
+    """How a head decides on the labels of a row, and how that is trained.
 
     Args:
         mapping: one of ``mappings``.
         loss: one of ``losses``, or "auto".
-        r: the rate of zeros, for rules to which it is given.
+        r: the rate of zeros, for rules that take one.
 
     Attributes:
-        name: the value of the argument ``rate`` that stands for the rule.
-        mappings: the names of the mappings it goes with, the default first.
-        losses: the names of the losses in :mod:`rsoftmax.losses` that teach what it needs, the default first.
+        name: the value of the argument ``rule`` that selects the rule.
+        mappings: names of the mappings it works with, the default first.
+        losses: names of the losses in :mod:`rsoftmax.losses` that train what it needs, the default first.
         criterion: the name of the loss in use.
     """
 
@@ -55,68 +130,68 @@ class Rule(ABC):
 
     def __init__(self, mapping: str, loss: str = "auto", r: float | None = None) -> None:
         self.mapping = mapping
-        self.criterion = self.default_loss() if loss == "auto" else self._checked_loss(loss)
-        self.r = self._checked_r(r)
+        self.criterion = self.default_loss() if loss == "auto" else self._check_loss(loss)
+        self.r = self._check_r(r)
 
     def layers(self, labels: int) -> dict[str, int]:
-        """The head's linear layers for K labels: name, as in the ``state_dict``, and number of outputs."""
+        """The head's linear layers for K labels: their names in the ``state_dict`` and numbers of outputs."""
         return {"logits": labels}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """The scores, from the output of each layer."""
+        """Compute the scores from the output of each layer."""
         return Scores(outputs["logits"])
 
     @abstractmethod
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """The probabilities, and with r_softmax the rate of zeros, from the scores.
+        """Map scores to probabilities and, with r_softmax, the rate of zeros.
 
-        The decoder holds what the head was told about the F1 that counts; a rule may have no use for it.
+        The decoder holds calibration, cuts and options of the head; only "expected_f1" uses it.
         """
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
-        """What to minimise, given labels y [..., K]."""
+        """The training loss, given labels y [..., K]."""
         loss: Tensor = getattr(losses, self.criterion)(scores.u, y, reduction=reduction)
         return loss
 
     def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of each row, [...], with a weight for each entry, [..., K]; for binary cross-entropy."""
-        if self.criterion != "binary_cross_entropy":
+        """The loss of each row, [...], with a weight for each entry, [..., K]; binary cross-entropy only."""
+        if self.criterion != MASKABLE:
             raise ValueError(
-                f"MultiLabelHead: loss={self.criterion!r} takes a weight for each row, [..., 1], and none for single"
-                " labels; loss='binary_cross_entropy' does, with rate='expected_f1', 'threshold' or 'zero'"
+                f"MultiLabelHead: loss={self.criterion!r} takes neither weights of single labels nor unknown"
+                f" labels (NaN in y); use loss={MASKABLE!r}, with rule='expected_f1', 'threshold' or 'zero'"
             )
         y, weight = (entries.to(scores.u.dtype) for entries in (y, weight))
         return F.binary_cross_entropy_with_logits(scores.u, y, weight, reduction="none").sum(-1)
 
     def default_loss(self) -> str:
-        """The loss that "auto" stands for."""
+        """The loss selected by "auto"."""
         return self.losses[0]
 
-    def _checked_r(self, r: float | None) -> float | None:
+    def _check_r(self, r: float | None) -> float | None:
         if r is not None:
-            raise ValueError(f"MultiLabelHead: r={r!r} needs rate='fixed', got rate={self.name!r}; {MEANING_OF_R}")
+            raise ValueError(f"MultiLabelHead: r={r!r} needs rule='fixed', got rule={self.name!r}; {MEANING_OF_R}")
         return None
 
-    def _checked_loss(self, loss: str) -> str:
+    def _check_loss(self, loss: str) -> str:
         if loss not in self.losses:
             raise ValueError(
-                f"MultiLabelHead: loss={loss!r} does not teach what mapping={self.mapping!r} with rate={self.name!r}"
-                f" needs; use 'auto' or one of {', '.join(map(repr, self.losses))}"
+                f"MultiLabelHead: loss={loss!r} does not work with mapping={self.mapping!r}, rule={self.name!r};"
+                f" use 'auto' or one of {', '.join(map(repr, self.losses))}"
             )
         return loss
 
 
 class _Thresholded(Rule):
-    """Rules with a threshold theta, which :func:`rsoftmax.losses.t_softmax_loss` takes beside the logits."""
+    """Rules with a threshold theta, which is an argument of :func:`rsoftmax.losses.t_softmax_loss`."""
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         if self.criterion != "t_softmax_loss":
             return super().loss(scores, y, reduction)
-        return losses.t_softmax_loss(scores.z, y, scores.required("theta"), reduction=reduction)
+        return losses.t_softmax_loss(scores.z, y, scores.require("theta"), reduction=reduction)
 
 
 class _Ranked(Rule):
-    """Rules that need an order of the labels; :func:`rsoftmax.losses.r_softmax_loss` takes r beside the logits."""
+    """Rules that need a ranking of the labels; :func:`rsoftmax.losses.r_softmax_loss` takes the rate r."""
 
     mappings = ("r_softmax",)
     losses = ("r_softmax_loss", *RANKING)
@@ -124,17 +199,17 @@ class _Ranked(Rule):
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         if self.criterion != "r_softmax_loss":
             return super().loss(scores, y, reduction)
-        return losses.r_softmax_loss(scores.z, y, self._rate_in_training(scores.z, y), reduction=reduction)
+        return losses.r_softmax_loss(scores.z, y, self._training_rate(scores.z, y), reduction=reduction)
 
     @abstractmethod
-    def _rate_in_training(self, z: Tensor, y: Tensor) -> float | Tensor: ...
+    def _training_rate(self, z: Tensor, y: Tensor) -> float | Tensor: ...
 
 
 class ExpectedF1(_Thresholded):
-    """The k best labels, k maximising the expected F1 under the marginals ``sigmoid(z - theta)``.
+    """The labels that maximise the expected F-measure under the marginals ``sigmoid(z - theta)``.
 
-    That there is no label is learned as one more label, from one more output of the same layer: labels are not
-    independent where every row has at least one.
+    "No label" is trained as one more label, from one more output of the same layer: labels are not independent where
+    every row has at least one.
     """
 
     name = "expected_f1"
@@ -142,36 +217,36 @@ class ExpectedF1(_Thresholded):
     losses = ("binary_cross_entropy", "t_softmax_loss")
 
     def layers(self, labels: int) -> dict[str, int]:
-        """The labels and "no label"; the threshold."""
+        """Labels and "no label"; the threshold."""
         return {"logits": labels + 1, "threshold": 1}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """The last logit is that of "no label"."""
+        """Split off the last logit, "no label"."""
         logits = outputs["logits"]
-        z, none = logits.split((logits.shape[-1] - 1, 1), -1)  # whose backward is cheaper than that of two slices
+        z, none = logits.split((logits.shape[-1] - 1, 1), -1)  # backward is cheaper than that of two slices
         return Scores(z, outputs["threshold"], none=none)
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """The labels with the highest expected F1, kept by r-softmax."""
-        found = decoder(scores.u, scores.required("none") - scores.required("theta"))
+        """Keep the labels with the highest expected F-measure by r-softmax."""
+        found = decoder(scores.u, scores.require("none") - scores.require("theta"))
         return _keep(scores, found.k, found.margin)._replace(odds=found.odds)
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
-        """That of K + 1 labels, the last being "no label"."""
+        """The loss of K + 1 labels, the last being "no label"."""
         return super().loss(*_with_none(scores, y), reduction)
 
     def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """That of K + 1 labels; "no label" counts where it is known: all labels are, or a positive one is."""
+        """The loss of K + 1 labels; "no label" counts where all labels are known, or a positive one is."""
         some = (y.bool() & (weight > 0)).any(-1, keepdim=True)
         known = some | (weight > 0).all(-1, keepdim=True)
         return super().weighted_loss(*_with_none(scores, y), torch.cat([weight, known.to(weight.dtype)], -1))
 
 
 class Count(_Ranked):
-    """The k best labels, k predicted by a layer of its own: the paper's head.
+    """The k best labels, where k is predicted by a separate layer: the paper's head.
 
-    In training eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts, which are
-    taught by a cross-entropy of their own.
+    In training eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts. The counts
+    are trained by cross-entropy.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1.
     """
@@ -179,7 +254,7 @@ class Count(_Ranked):
     name = "count"
 
     def layers(self, labels: int) -> dict[str, int]:
-        """The labels; their counts 0..K."""
+        """Labels; counts 0..K."""
         return {"logits": labels, "count": labels + 1}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
@@ -187,36 +262,36 @@ class Count(_Ranked):
         return Scores(outputs["logits"], c=outputs["count"])
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """The most probable count, kept by r-softmax."""
-        return _keep(scores, scores.required("c").argmax(-1, keepdim=True), scores.z)
+        """Keep the most probable number of labels by r-softmax."""
+        return _keep(scores, scores.require("c").argmax(-1, keepdim=True), scores.z)
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
-        """That of the labels and that of their count."""
-        count = losses.label_count_loss(scores.required("c"), y, reduction=reduction)
+        """The loss of the labels plus that of their count."""
+        count = losses.label_count_loss(scores.require("c"), y, reduction=reduction)
         return super().loss(scores, y, reduction) + count
 
-    def _rate_in_training(self, z: Tensor, y: Tensor) -> Tensor:
+    def _training_rate(self, z: Tensor, y: Tensor) -> Tensor:
         return rate_of_count(y.sum(-1, keepdim=True), z)
 
 
 class Fixed(_Ranked):
-    """The share ``1 - r`` of best labels."""
+    """The fraction ``1 - r`` of best labels."""
 
     name = "fixed"
     r: float
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """r-softmax with the rate that was given."""
+        """Apply r-softmax with the given rate."""
         z = scores.z
         r = torch.full((*z.shape[:-1], 1), self.r, dtype=exact(z), device=z.device)
         return Output(*scores, r, r_softmax(z, r))
 
-    def _rate_in_training(self, z: Tensor, y: Tensor) -> float:
+    def _training_rate(self, z: Tensor, y: Tensor) -> float:
         return self.r
 
-    def _checked_r(self, r: float | None) -> float:
+    def _check_r(self, r: float | None) -> float:
         if r is None:
-            raise ValueError(f"MultiLabelHead: rate='fixed' needs r, say r=0.9; {MEANING_OF_R}")
+            raise ValueError(f"MultiLabelHead: rule='fixed' needs r, such as r=0.9; {MEANING_OF_R}")
         if not RATE.contains(r):
             raise ValueError(f"MultiLabelHead: r must be {RATE.text}, got {r!r}; {RATE.remedy}")
         return r
@@ -233,36 +308,36 @@ class Threshold(_Thresholded):
     losses = ("t_softmax_loss", "binary_cross_entropy", "zlpr_loss")
 
     def layers(self, labels: int) -> dict[str, int]:
-        """The labels; the threshold."""
+        """Labels; the threshold."""
         return {"logits": labels, "threshold": 1}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits and their threshold."""
+        """Logits and the threshold."""
         return Scores(outputs["logits"], outputs["threshold"])
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """t-softmax of what lies above the threshold."""
-        return Output(*scores, None, keep_above(scores.z, scores.required("theta")))
+        """Keep the labels above the threshold by t-softmax."""
+        return Output(*scores, None, keep_above(scores.z, scores.require("theta")))
 
 
 class Zero(Threshold):
-    """The labels above 0: a threshold that is not learned."""
+    """The labels above 0: a fixed threshold."""
 
     name = "zero"
     losses = ("binary_cross_entropy", "zlpr_loss", "t_softmax_loss")
 
     def layers(self, labels: int) -> dict[str, int]:
-        """The labels."""
+        """Labels."""
         return {"logits": labels}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits, and 0 for their threshold."""
+        """Logits and a threshold of 0."""
         z = outputs["logits"]
         return Scores(z, z.new_zeros(1))
 
 
 class _KeepingOrder:
-    """The mappings that keep the order of scores and have no rule of their own, as the table has them now."""
+    """The order-preserving mappings without a rule, as registered at the time of access."""
 
     def __get__(self, *_: object) -> tuple[str, ...]:
         first = ("sparsemax", "r_softmax", "t_softmax")
@@ -270,20 +345,20 @@ class _KeepingOrder:
 
 
 class ByMapping(Rule):
-    """The labels that the mapping itself leaves non-zero; a parameter of the mapping has the value of its example."""
+    """The support of the mapping; a parameter of the mapping takes the value of its example."""
 
     name = None
     mappings = _KeepingOrder()
     losses = RANKING
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
-        """The mapping of the logits."""
+        """Apply the mapping to the logits."""
         row = MAPPINGS[self.mapping]
         parameter = [row.parameter.example] if row.parameter else []
         return Output(*scores, None, row.function(scores.z, *parameter))
 
     def default_loss(self) -> str:
-        """The mapping's own loss; for mappings without one the hinge, which asks for nothing but an order."""
+        """The mapping's own loss; for mappings without one the hinge loss, which needs nothing but a ranking."""
         own = {
             "softmax": "cross_entropy",
             "sparsemax": "sparsemax_huber_loss",
@@ -298,16 +373,10 @@ def _keep(scores: Scores, k: Tensor, z: Tensor) -> Output:
 
 def _with_none(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
     """Scores and labels of K + 1 labels, the last being "no label"."""
-    z = torch.cat([scores.z, scores.required("none")], -1)
+    z = torch.cat([scores.z, scores.require("none")], -1)
     return Scores(z, scores.theta), torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
 
 
 RULES: dict[str | None, type[Rule]] = {
     rule.name: rule for rule in (ExpectedF1, Count, Fixed, Threshold, Zero, ByMapping)
 }  # for a mapping, its first rule is the default
-
-LOSSES: dict[str | None, tuple[str, ...]] = {name: rule.losses for name, rule in RULES.items()}
-RATES: dict[str, tuple[str, ...]] = {
-    mapping: tuple(name for name, rule in RULES.items() if name and mapping in rule.mappings)
-    for mapping in ("r_softmax", "t_softmax")
-}

@@ -1,4 +1,4 @@
-"""Pictures: scores through every mapping, attention, a picture beside its labels, calibration, a model's scores.
+"""Plots of mappings, attention maps, predicted labels, evaluations and calibration curves.
 
 Needs ``pip install 'rsoftmax[plots]'``.
 """
@@ -8,20 +8,28 @@ try:
 except ImportError as missing:
     raise ImportError(f"rsoftmax.plots needs {missing.name}: pip install 'rsoftmax[plots]'") from missing
 
-from rsoftmax.plots.attention_map import attention_figure, draw_attention_map
-from rsoftmax.plots.calibration import draw_calibration
-from rsoftmax.plots.evaluation import draw_evaluation
-from rsoftmax.plots.mappings import compare_mappings, draw_mappings, mapping_gradients, mappings_figure
-from rsoftmax.plots.picture import draw_labels
+from rsoftmax.plots.labels import draw_calibration, draw_evaluation, draw_labels, formats, labels_figure
+from rsoftmax.plots.sparsity import (
+    attention_figure,
+    compare_mappings,
+    draw_attention_map,
+    draw_calibrated_heads,
+    draw_mappings,
+    mapping_gradients,
+    mappings_figure,
+)
 
 __all__ = [
     "attention_figure",
     "compare_mappings",
     "draw_attention_map",
+    "draw_calibrated_heads",
     "draw_calibration",
     "draw_evaluation",
     "draw_labels",
     "draw_mappings",
+    "formats",
+    "labels_figure",
     "mapping_gradients",
     "mappings_figure",
 ]

@@ -1,6 +1,6 @@
 """Multi-label learning as scikit-learn estimators; skorch runs the training.
 
-Needs ``pip install 'rsoftmax[sklearn]'``. The classes can be imported from :mod:`rsoftmax.estimator` too.
+Needs ``pip install 'rsoftmax[sklearn]'``.
 """
 
 try:
@@ -10,9 +10,17 @@ try:
 except ImportError as missing:
     raise ImportError(f"rsoftmax.sklearn needs {missing.name}: pip install 'rsoftmax[sklearn]'") from missing
 
-from rsoftmax.sklearn.classifier import SparseLabelClassifier
+from rsoftmax.sklearn.classifier import PLAIN, SparseLabelClassifier
 from rsoftmax.sklearn.expected_f1 import ExpectedF1Classifier
-from rsoftmax.sklearn.settings import PLAIN
+from rsoftmax.sklearn.features import Embedder
+from rsoftmax.sklearn.risk_control import RiskControlledClassifier
 from rsoftmax.sklearn.table_model import TableModel
 
-__all__ = ["PLAIN", "ExpectedF1Classifier", "SparseLabelClassifier", "TableModel"]
+__all__ = [
+    "PLAIN",
+    "Embedder",
+    "ExpectedF1Classifier",
+    "RiskControlledClassifier",
+    "SparseLabelClassifier",
+    "TableModel",
+]

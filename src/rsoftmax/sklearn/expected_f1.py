@@ -1,60 +1,292 @@
-"""The labels with the highest expected F1, from any scikit-learn classifier."""
+"""The labels with the highest expected F-measure, from any scikit-learn classifier."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, Self
 
 import joblib
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Tags, _safe_indexing, check_random_state, get_tags, indexable
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted
+from sklearn.metrics import get_scorer
+from sklearn.utils import Bunch, Tags, _safe_indexing, check_random_state, get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metadata_routing import _routing_enabled as routing_enabled
+from sklearn.utils.validation import (
+    _check_method_params,
+    _check_sample_weight,
+    _num_samples,
+    check_consistent_length,
+    check_is_fitted,
+    has_fit_parameter,
+)
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from rsoftmax.multilabel import Average, Decoder, PlattScaling
-from rsoftmax.sklearn.data import Matrix
+from rsoftmax.multilabel import Average, Decoder, Evaluation, PlattScaling, evaluate, expected_f1, expected_f1_cut
+from rsoftmax.multilabel.decoding import DEFAULTS
 from rsoftmax.sklearn.folds import stratified_folds
-from rsoftmax.sklearn.marginals import LabelModel, weight_name
-from rsoftmax.sklearn.scoring import label_score
-from rsoftmax.sklearn.targets import Targets
+from rsoftmax.sklearn.targets import Matrix, Targets, label_score
 
-OWNER = "ExpectedF1Classifier"
 CALIBRATIONS = ("platt", None)
 TINY = np.finfo(np.float64).tiny
+Array = NDArray[np.float64]
+Split = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Any classifier, with the labels that maximise the F1 that counts: no threshold to tune.
+class FoldModel:
+    """An estimator fitted on the rows of a fold, with scores for all labels in one format.
 
-    The estimator is fitted on all folds but one and asked about that one, for each fold. These out-of-fold scores are
-    calibrated, label by label, and the calibrated marginals alone say where to cut. A prediction is the mean of the
-    log-odds of the fold models: on the training rows of four sets that was better than one more fit on all rows, and it
-    costs less to fit.
+    Args:
+        estimator: any classifier; one that takes a single label at a time is cloned for each label.
+
+    Attributes:
+        models_: the fitted clone, or one clone per label.
+
+    The estimator is not fitted to labels that all rows or no rows have: their log-odds are NaN. Where labels are
+    unknown (NaN), each label has a clone that is fitted on the rows for which it is known.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Matrix, Y: NDArray[Any], params: dict[str, Any] | None = None) -> Self:
+        """Fit clones of the estimator, with arguments of its ``fit`` for these rows; a frozen one is not fitted."""
+        self.labels_ = Y.shape[1]
+        if isinstance(self.estimator, FrozenEstimator):
+            self.varying_, self.models_ = np.arange(self.labels_), [self.estimator]
+            return self
+        self.varying_ = np.flatnonzero((Y == 1).any(0) & (Y == 0).any(0))
+        known = ~np.isnan(Y.astype(np.float64))
+        if len(self.varying_) > 1 and known.all() and _takes_labels(self.estimator):
+            self.models_ = [clone(self.estimator).fit(X, Y[:, self.varying_].astype(np.int64), **(params or {}))]
+        else:
+            self.models_ = [self._fit_label(X, Y[:, k], known[:, k], params or {}) for k in self.varying_]
+        return self
+
+    def log_odds(self, X: Matrix) -> Array:
+        """Return log-odds [rows, K]; NaN for labels that did not vary."""
+        found = np.full((_num_samples(X), self.labels_), np.nan)
+        if self.models_:
+            labels = len(self.varying_) // len(self.models_)
+            found[:, self.varying_] = np.concatenate([_log_odds(model, X, labels) for model in self.models_], axis=1)
+        return found
+
+    def _fit_label(self, X: Matrix, y: NDArray[Any], known: NDArray[np.bool_], params: dict[str, Any]) -> Any:
+        if not known.all():
+            rows = np.flatnonzero(known)
+            X, y, params = _safe_indexing(X, rows), y[rows], _check_method_params(X, params, rows)
+        return clone(self.estimator).fit(X, y.astype(np.int64), **params)
+
+
+class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """What estimators behind other classifiers share: targets, out-of-fold scores, metadata routing.
+
+    Subclasses have the attributes ``estimator``, ``cv``, ``n_jobs``, ``random_state`` and ``verbose``.
+    """
+
+    _targets: Targets
+    estimator: Any
+    cv: Any
+    n_jobs: int | None
+    random_state: Any
+    verbose: int
+
+    def predict(self, X: Matrix) -> Any:
+        """Predict labels in the format of ``y``; for 1-d targets, classes [rows]."""
+        odds = self._odds(X)
+        if self._targets.one_class:
+            return self.classes_[odds.argmax(1)]
+        return self._targets.answer(self._targets.as_given(self._decide(odds)), X)
+
+    def predict_labels(self, X: Matrix) -> list[list[Any]]:
+        """Predict the names of the labels of each row."""
+        return self._targets.names(self._targets.as_given(self._decide(self._odds(X))))
+
+    def predict_proba(self, X: Matrix) -> Array:
+        """Predict the marginal probability of each label, [rows, K]; for 1-d targets, normalised to sum to one."""
+        pi: Array = torch.from_numpy(self._odds(X)).sigmoid().numpy()
+        return pi / pi.sum(1, keepdims=True) if self._targets.one_class else pi
+
+    def decision_function(self, X: Matrix) -> Array:
+        """Compute log-odds [rows, K]; for two classes, their difference [rows]."""
+        odds = self._odds(X)
+        return odds[:, 1] - odds[:, 0] if self._targets.one_class and odds.shape[1] == 2 else odds
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Route metadata of ``fit`` to the estimators and the splitter, and that of ``score`` to the scorer."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        to_fit = MethodMapping().add(caller="fit", callee="fit")
+        router.add(**dict(self._named_estimators()), method_mapping=to_fit)
+        router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        if getattr(self, "scoring", None) is not None:
+            scorer = get_scorer(self.scoring)
+            router.add(scorer=scorer, method_mapping=MethodMapping().add(caller="score", callee="score"))
+        return router
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        inner = [get_tags(estimator).input_tags for estimator in self._estimators()]
+        tags.input_tags.sparse = all(tag.sparse for tag in inner)
+        tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _odds(self, X: Matrix) -> Array:
+        raise NotImplementedError
+
+    def _decide(self, odds: Array) -> NDArray[np.bool_]:
+        raise NotImplementedError
+
+    @property
+    def _owner(self) -> str:
+        return type(self).__name__
+
+    def _estimators(self) -> list[Any]:
+        return list(self.estimator) if isinstance(self.estimator, list | tuple) else [self.estimator]
+
+    def _named_estimators(self) -> list[tuple[str, Any]]:
+        several = isinstance(self.estimator, list | tuple)
+        return [(f"estimator{i}" if several else "estimator", one) for i, one in enumerate(self._estimators())]
+
+    def _check(self, X: Matrix, y: Matrix, sample_weight: Matrix) -> tuple[Matrix, NDArray[Any], Array | None]:
+        """Rows, labels [rows, K] with NaN where unknown, and weights."""
+        (X,) = indexable(X)
+        self._targets = Targets(y, owner=self._owner, can_split=False)
+        Y = self._targets.indicator(y)
+        check_consistent_length(X, Y)
+        self.classes_ = self._targets.classes
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, Y, dtype=np.float64)
+        return X, Y.toarray() if sp.issparse(Y) else np.asarray(Y), weight
+
+    def _route(self, weight: Array | None, params: dict[str, Any]) -> Bunch:
+        """The arguments of the estimators' ``fit`` and of the splitter's ``split``."""
+        if routing_enabled():
+            given = {} if weight is None else {"sample_weight": weight}
+            return process_routing(self, "fit", **given, **params)
+        groups = {"groups": params["groups"]} if params.get("groups") is not None else {}
+        others = {name: value for name, value in params.items() if name != "groups"}
+        routed = Bunch(splitter=Bunch(split=groups))
+        for name, estimator in self._named_estimators():
+            argument = None if weight is None else weight_name(estimator)
+            routed[name] = Bunch(fit=others | ({} if argument is None else {argument: weight}))
+            if weight is not None and argument is None and not isinstance(estimator, FrozenEstimator):
+                warnings.warn(
+                    f"{self._owner}: {type(estimator).__name__} takes no sample_weight; the weights are used for"
+                    " calibration and cuts only",
+                    stacklevel=4,
+                )
+        return routed
+
+    def _cross_fit(
+        self, X: Matrix, Y: NDArray[Any], splits: list[Split], routed: Bunch
+    ) -> tuple[list[Array], list[list[FoldModel]]]:
+        """The log-odds of held-out rows by each estimator, NaN for rows that are in no test fold; its fold models."""
+        rows = np.arange(len(Y))
+        tasks = [
+            (i, estimator, routed[name].fit, train, test)
+            for i, (name, estimator) in enumerate(self._named_estimators())
+            for train, test in ([(rows, rows)] if isinstance(estimator, FrozenEstimator) else splits)
+        ]
+        done = self._parallel(
+            joblib.delayed(_fit_and_score)(estimator, X, Y, params, train, test)
+            for _, estimator, params, train, test in tasks
+        )
+        held_out = [np.full(Y.shape, np.nan) for _ in self._estimators()]
+        models: list[list[FoldModel]] = [[] for _ in held_out]
+        bar = tqdm(done, total=len(tasks), unit="fit", disable=not self.verbose)
+        for (model, odds), (i, *_, test) in zip(bar, tasks, strict=True):
+            held_out[i][test] = odds
+            models[i].append(model)
+        return held_out, models
+
+    def _refit(self, X: Matrix, Y: NDArray[Any], models: list[list[FoldModel]], routed: Bunch) -> list[list[FoldModel]]:
+        """One model per estimator, fitted on all rows."""
+        return [
+            folds if isinstance(one, FrozenEstimator) else [FoldModel(one).fit(X, Y, routed[name].fit)]
+            for folds, (name, one) in zip(models, self._named_estimators(), strict=True)
+        ]
+
+    def _parallel(self, calls: Iterable[Any]) -> Any:
+        return joblib.Parallel(self.n_jobs, return_as="generator")(calls)
+
+    def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
+        """The train and test rows of each fit; of a fraction, one split."""
+        if all(isinstance(one, FrozenEstimator) for one in self._estimators()):
+            return []
+        if hasattr(self.cv, "split"):
+            return list(self.cv.split(X, np.nan_to_num(Y), **routed.splitter.split))
+        if isinstance(self.cv, Iterable):
+            return [(np.asarray(train), np.asarray(test)) for train, test in self.cv]
+        share = isinstance(self.cv, float) and 0 < self.cv < 1
+        folds = max(round(1 / self.cv), 2) if share else min(self.cv, len(Y))
+        if not isinstance(folds, int | np.integer) or not 2 <= folds <= len(Y):
+            raise ValueError(
+                f"{self._owner}: cv must be a number of folds from 2 on, a fraction of rows to hold out, a splitter or"
+                f" splits, for at least two rows; got cv={self.cv!r} and n_samples = {len(Y)}"
+            )
+        fold = stratified_folds(np.nan_to_num(Y), int(folds), check_random_state(self.random_state))
+        self._warn_of_rare(Y, fold)
+        return [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(1 if share else folds)]
+
+    def _warn_of_rare(self, Y: NDArray[Any], fold: NDArray[np.intp]) -> None:
+        if self._targets.one_class:
+            return
+        in_folds = np.stack([(Y[fold == i] == 1).any(0) for i in np.unique(fold)]).sum(0)
+        for meaning, rare in (("never", in_folds == 0), ("in one fold only", in_folds == 1)):
+            if rare.any():
+                listed = ", ".join(map(repr, self.classes_[rare][:5].tolist()))
+                warnings.warn(
+                    f"{self._owner}: {rare.sum()} of {len(rare)} labels occur {meaning}: {listed}"
+                    f"{', ...' if rare.sum() > 5 else ''}; held-out rows cannot tell how well they are predicted",
+                    stacklevel=5,
+                )
+
+    def _copy_attributes(self, models: list[list[FoldModel]]) -> None:
+        for name in ("n_features_in_", "feature_names_in_"):
+            for model in (one for folds in models for fold in folds for one in fold.models_):
+                if hasattr(model, name):
+                    setattr(self, name, getattr(model, name))
+
+
+class ExpectedF1Classifier(LabelMetaClassifier):
+    """Predicts the labels with the highest expected F-measure behind any classifier: no threshold to tune.
+
+    The estimator is fitted on all folds but one, for each fold. The scores of the held-out rows are calibrated label by
+    label, and the calibrated marginals alone yield the decision thresholds. Predictions average the log-odds of the
+    fold models, or come from one model that is fitted on all rows.
 
     Args:
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; a list of them, whose marginals are averaged; or a ``FrozenEstimator``, fitted on other
-            rows, for which all rows given here are out-of-fold.
-        average: the F1 that counts: "micro" has one cut, "macro" a cut for each label, "samples" decides row by row.
-        beta: recall counts beta times as much as precision.
-        calibration: "platt", or None: scores are log-odds already.
-        cv: the number of folds, in each of which all labels are spread evenly; or a splitter of scikit-learn.
-        at_least: the smallest number of labels of a row.
-        at_most: the largest; None: all.
-        n_jobs: how many fits run at once, as joblib counts.
-        random_state: seed of the folds.
-        progress: show a bar of fits.
+            rows, for which all rows passed here are held-out.
+        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides row by row.
+        beta: recall is weighted beta times as much as precision.
+        min_labels: the smallest number of labels of a row.
+        max_labels: the largest number of labels of a row; None: all.
+        calibration: "platt": Platt scaling per label; None: scores are log-odds already.
+        cv: the number of folds, stratified by labels; a fraction such as 0.2: one fit, with that fraction of rows held
+            out, at the cost of about one plain fit; or a scikit-learn splitter, or splits.
+        ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
+        scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
+            and ``beta``, which changes its meaning in a grid search over these.
+        n_jobs: the number of parallel fits, as in joblib.
+        random_state: seeds the folds.
+        verbose: 1 shows a progress bar of fits.
 
     Attributes:
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
-        cuts_: the cut, or the cuts, as marginals: one for "micro", [K] for "macro", None for "samples".
-        models_: for each estimator, its fold models, :class:`rsoftmax.sklearn.marginals.LabelModel`.
-        decoder_: the :class:`rsoftmax.multilabel.Decoder`, calibration and cuts.
-        n_features_in_: the number of features, if the estimators say it.
+        cuts_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
+        cuts_std_: the standard deviation of the thresholds of single folds; NaN for one split.
+        expected_score_: the F-measure that the marginals of held-out rows promise, computed without their labels.
+        evaluation_: the :class:`rsoftmax.multilabel.Evaluation` of the same rows against their labels: cross-validated,
+            but for calibration and thresholds, which have seen these rows. None if no label varies.
+        models_: for each estimator, its fitted models.
+        decoder_: the :class:`rsoftmax.multilabel.Decoder`: calibration and thresholds.
+        n_features_in_: the number of features, if the estimators have it.
 
     Example:
         >>> from sklearn.datasets import make_multilabel_classification
@@ -68,234 +300,243 @@ class ExpectedF1Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         array([[0, 1, 0, 0, 0, 1],
                [0, 0, 0, 0, 0, 0]])
 
-    ``y`` may be a matrix, dense or sparse, a data frame, lists or sets of names; ``predict`` answers in kind. A 1-d
-    ``y`` of classes means that every row has one: the most probable is predicted. Labels that never occur are never
-    predicted, those that always occur always; labels that occur in one fold only have no out-of-fold scores worth the
-    name; a warning names both.
+    ``y`` may be a matrix, dense or sparse, with NaN or -1 for unknown labels; a data frame; lists or sets of names.
+    Predictions have the same format. A 1-d ``y`` of classes means that every row has one: the most probable is
+    predicted. Labels that never occur are never predicted, those that always occur always. A warning names labels that
+    occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups`` go to the
+    estimators, the splitter and the scorer that request them.
     """
 
     def __init__(
         self,
         estimator: Any,
+        *,
         average: Average = "micro",
         beta: float = 1.0,
+        min_labels: int = 0,
+        max_labels: int | None = None,
         calibration: str | None = "platt",
         cv: Any = 5,
-        at_least: int = 0,
-        at_most: int | None = None,
+        ensemble: bool = True,
+        scoring: Any = None,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
-        *,
-        progress: bool = False,
+        verbose: int = 0,
     ) -> None:
         self.estimator = estimator
         self.average = average
         self.beta = beta
+        self.min_labels = min_labels
+        self.max_labels = max_labels
         self.calibration = calibration
         self.cv = cv
-        self.at_least = at_least
-        self.at_most = at_most
+        self.ensemble = ensemble
+        self.scoring = scoring
         self.n_jobs = n_jobs
         self.random_state = random_state
-        self.progress = progress
+        self.verbose = verbose
 
-    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> Self:
-        """Fit the estimators, their calibration and the cuts.
+    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix = None, **fit_params: Any) -> Self:
+        """Fit the estimators, their calibration and the thresholds.
 
         Args:
-            X: features, in any form that the estimators take.
-            y: labels [rows, K], 0 or 1; sets of names; or classes [rows].
-            sample_weight: of the rows, [rows]; for estimators that take it, for calibration and for the cuts.
+            X: features, in any format that the estimators take.
+            y: labels [rows, K], 0 or 1, NaN or -1 where unknown; sets of names; or classes [rows].
+            sample_weight: weights of the rows, [rows]: for estimators that take them, calibration and thresholds.
+            fit_params: ``groups`` for the splitter, and arguments of the estimators' ``fit``.
         """
-        (X,) = indexable(X)
-        self._targets = Targets(y, owner=OWNER)
-        Y = _dense(self._targets.indicator(y))
-        check_consistent_length(X, Y)
-        self.classes_ = self._targets.classes
-        decoder = Decoder(len(self.classes_), self.average, self.beta, self.at_least, self.at_most)
+        X, Y, weight = self._check(X, y, sample_weight)
+        decoder = Decoder(len(self.classes_), **{name: getattr(self, name) for name in DEFAULTS})
         if self.calibration not in CALIBRATIONS:
-            raise ValueError(f"{OWNER}: calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, Y, dtype=np.float64)
-        held_out, self.models_ = self._fits(X, Y, weight)
+            raise ValueError(f"{self._owner}: calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
+        routed = self._route(weight, fit_params)
+        splits = self._splits(X, Y, routed)
+        held_out, models = self._cross_fit(X, Y, splits, routed)
+        self.models_ = models if self.ensemble else self._refit(X, Y, models, routed)
         self._limits = [_limits(odds) for odds in held_out]
-        self._constant = np.where(Y.all(0), np.inf, np.where(Y.any(0), np.nan, -np.inf))
-        known = torch.from_numpy(Y).double()
+        self._constant = constant_labels(Y)
+        known = torch.from_numpy(Y.astype(np.float64))
         counted = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
         self._members = self._member_calibrations(held_out, known, counted)
-        odds = self._averaged(held_out)
+        odds = self._average(held_out)
         self.decoder_ = decoder.fit(odds, known, weight=counted, calibrate=self.calibration is not None)
-        self._copy_attributes()
+        self._summarise(odds, known, splits)
+        self._copy_attributes(models)
         return self
 
     @property
-    def cuts_(self) -> NDArray[np.float64] | None:
-        """The cuts as marginals; None if rows decide for themselves."""
+    def cuts_(self) -> Array | None:
+        """The decision thresholds as marginals; None for "samples"."""
         return None if self.average == "samples" else self.decoder_.cut.double().sigmoid().numpy()
 
-    def predict(self, X: Matrix) -> Any:
-        """The labels, in the form in which they came; for 1-d targets, the classes [rows]."""
-        odds = self._odds(X)
-        if self._targets.one_class:
-            return self.classes_[odds.argmax(1)]
-        return self._targets.answer(self._found(odds), X)
+    def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None, **score_params: Any) -> float:
+        """Return the score that ``scoring`` names. Default: F-beta of ``average``; for 1-d targets, accuracy."""
+        if self.scoring is None:
+            return label_score(self, X, y, sample_weight)
+        given = score_params | ({} if sample_weight is None else {"sample_weight": sample_weight})
+        if routing_enabled():
+            given = process_routing(self, "score", **given).scorer.score
+        as_matrix = self._targets.kind in ("classes", "matrix")
+        model = self if as_matrix else _MatrixAnswers(self)
+        return float(get_scorer(self.scoring)(model, X, y if as_matrix else self._targets.indicator(y), **given))
 
-    def predict_labels(self, X: Matrix) -> list[list[Any]]:
-        """The names of the labels of each row."""
-        return self._targets.names(self._found(self._odds(X)))
+    def _odds(self, X: Matrix) -> Array:
+        """Calibrated log-odds [rows, K]; infinite for labels that never or always occurred."""
+        check_is_fitted(self, "decoder_")
+        members = zip(self.models_, self._limits, strict=True)
+        scores = [_mean([model.log_odds(X).clip(*limits) for model in models]) for models, limits in members]
+        odds = self.decoder_.calibration(self._average(scores)).numpy()
+        constant = ~np.isnan(self._constant)
+        odds[:, constant] = self._constant[constant]
+        return check_odds(odds, self._owner)
 
-    def predict_proba(self, X: Matrix) -> NDArray[np.float64]:
-        """The calibrated marginals [rows, K]; for 1-d targets they are divided by their sum."""
-        odds = self._odds(X)
-        pi: NDArray[np.float64] = torch.from_numpy(odds).sigmoid().numpy()
-        return pi / pi.sum(1, keepdims=True) if self._targets.one_class else pi
+    def _decide(self, odds: Array) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self.decoder_.decide(torch.from_numpy(odds)).labels.numpy()
+        return found
 
-    def decision_function(self, X: Matrix) -> NDArray[np.float64]:
-        """The calibrated log-odds [rows, K]; for two classes, the difference [rows]."""
-        odds = self._odds(X)
-        return odds[:, 1] - odds[:, 0] if self._targets.one_class and odds.shape[1] == 2 else odds
-
-    def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
-        """The F1 that was asked for; for 1-d targets, accuracy."""
-        return label_score(self, X, y, sample_weight)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        inner = [get_tags(estimator).input_tags for estimator in self._estimators()]
-        tags.input_tags.sparse = all(tag.sparse for tag in inner)
-        tags.input_tags.allow_nan = all(tag.allow_nan for tag in inner)
-        tags.classifier_tags.multi_label = True
-        return tags
-
-    def _estimators(self) -> list[Any]:
-        return list(self.estimator) if isinstance(self.estimator, list | tuple) else [self.estimator]
-
-    def _fits(
-        self, X: Matrix, Y: NDArray[np.int64], weight: NDArray[np.float64] | None
-    ) -> tuple[list[NDArray[np.float64]], list[list[LabelModel]]]:
-        """The out-of-fold log-odds of each estimator, and its fold models."""
-        estimators, rows = self._estimators(), np.arange(len(Y))
-        frozen = [isinstance(estimator, FrozenEstimator) for estimator in estimators]
-        if weight is not None:
-            _warn_of_unweighted([one for one, fitted in zip(estimators, frozen, strict=True) if not fitted])
-        folds = [] if all(frozen) else self._splits(X, Y)
-        splits = [[(rows, rows)] if fitted else folds for fitted in frozen]
-        tasks = [(i, train, test) for i, of_estimator in enumerate(splits) for train, test in of_estimator]
-        calls = [(_fit_and_ask, (estimators[i], X, Y, weight, train, test)) for i, train, test in tasks]
-        done = self._in_parallel(calls)
-        held_out = [np.full(Y.shape, np.nan) for _ in estimators]
-        models: list[list[LabelModel]] = [[] for _ in estimators]
-        for (i, _, test), (model, odds) in zip(tasks, done, strict=True):
-            held_out[i][test] = odds
-            models[i].append(model)
-        return held_out, models
-
-    def _in_parallel(self, calls: list[tuple[Callable[..., Any], tuple[Any, ...]]]) -> list[Any]:
-        parallel = joblib.Parallel(self.n_jobs, return_as="generator")
-        done = parallel(joblib.delayed(function)(*arguments) for function, arguments in calls)
-        return list(tqdm(done, total=len(calls), unit="fit", disable=not self.progress))
-
-    def _splits(self, X: Matrix, Y: NDArray[np.int64]) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        if hasattr(self.cv, "split"):
-            return list(self.cv.split(X, Y))
-        folds = min(self.cv, len(Y))
-        if not isinstance(folds, int | np.integer) or folds < 2:
-            raise ValueError(
-                f"{OWNER}: needs two folds and two rows at least, got cv={self.cv!r} and n_samples = {len(Y)}"
-            )
-        fold = stratified_folds(Y, int(folds), check_random_state(self.random_state))
-        self._warn_of_rare(Y, fold)
-        return [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(folds)]
-
-    def _warn_of_rare(self, Y: NDArray[np.int64], fold: NDArray[np.intp]) -> None:
-        if self._targets.one_class:
-            return
-        in_folds = np.stack([Y[fold == i].any(0) for i in np.unique(fold)]).sum(0)
-        for meaning, rare in (("never", in_folds == 0), ("in one fold only", in_folds == 1)):
-            if rare.any():
-                warnings.warn(
-                    f"{OWNER}: {rare.sum()} of {len(rare)} labels occur {meaning},"
-                    f" {', '.join(map(repr, self.classes_[rare][:5].tolist()))}{', ...' if rare.sum() > 5 else ''};"
-                    " nothing can be said of how well they are found",
-                    stacklevel=4,
-                )
-
-    def _member_calibrations(
-        self, held_out: list[NDArray[np.float64]], known: Tensor, weight: Tensor | None
-    ) -> list[PlattScaling]:
-        """Calibrations of the single estimators, needed to average marginals of several."""
+    def _member_calibrations(self, held_out: list[Array], known: Tensor, weight: Tensor | None) -> list[PlattScaling]:
+        """Calibrations of the single estimators, needed to average the marginals of several."""
         members = [PlattScaling(len(self.classes_)) for _ in held_out]
         if len(members) > 1 and self.calibration is not None:
             for scaling, odds, limits in zip(members, held_out, self._limits, strict=True):
                 scaling.fit(torch.from_numpy(odds.clip(*limits)), known, weight)
         return members
 
-    def _averaged(self, scores: list[NDArray[np.float64]]) -> Tensor:
-        """One log-odds for each entry: of the mean of the estimators' marginals; NaN where none has a score."""
+    def _average(self, scores: list[Array]) -> Tensor:
+        """The log-odds of the mean of the estimators' marginals, [rows, K]; NaN where none has a score."""
         odds = [
             scaling(torch.from_numpy(score.clip(*limits)))
             for score, scaling, limits in zip(scores, self._members, self._limits, strict=True)
         ]
         return odds[0] if len(odds) == 1 else torch.stack(odds).sigmoid().nanmean(0).logit()
 
-    def _odds(self, X: Matrix) -> NDArray[np.float64]:
-        """Calibrated log-odds [rows, K]; infinite for labels that never or always occurred."""
-        check_is_fitted(self, "decoder_")
-        members = zip(self.models_, self._limits, strict=True)
-        scores = [_mean([model.log_odds(X).clip(*limits) for model in models]) for models, limits in members]
-        odds = self.decoder_.calibration(self._averaged(scores)).numpy()
-        constant = ~np.isnan(self._constant)
-        odds[:, constant] = self._constant[constant]
-        if np.isnan(odds).any():
-            raise ValueError(f"{OWNER}: an estimator answers with NaN for {np.isnan(odds).any(1).sum()} rows")
-        return np.asarray(odds)
+    def _summarise(self, odds: Tensor, known: Tensor, splits: list[Split]) -> None:
+        """Thresholds of single folds, the expected score and the evaluation on held-out rows."""
+        odds = self.decoder_.calibration(odds)
+        scored = ~odds.isnan().all(1)
+        folds = [torch.from_numpy(test) for _, test in splits]
+        cuts = [self._cut(odds[test]) for test in folds] if self.average != "samples" else []
+        self.cuts_std_ = np.std(cuts, 0, ddof=1) if len(cuts) > 1 else np.full(self.decoder_.cut.shape, np.nan)
+        odds, known = odds[scored].nan_to_num(nan=-30.0), known[scored]
+        found = self.decoder_.decide(odds).labels
+        self.expected_score_ = expected_f1(odds.sigmoid(), found, self.average, beta=self.beta)
+        self.evaluation_ = None if known.isnan().all() else _evaluate(odds, found, known, self.classes_)
 
-    def _found(self, odds: NDArray[np.float64]) -> Matrix:
-        return self._targets.as_given(self.decoder_.decided(torch.from_numpy(odds)).labels.numpy())
-
-    def _copy_attributes(self) -> None:
-        for name in ("n_features_in_", "feature_names_in_"):
-            for model in (one for models in self.models_ for fold in models for one in fold.models_):
-                if hasattr(model, name):
-                    setattr(self, name, getattr(model, name))
+    def _cut(self, odds: Tensor) -> Array:
+        known = ~odds.isnan()
+        cut = expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=known)[0]
+        found: Array = cut.sigmoid().numpy()
+        return found
 
 
-def _fit_and_ask(
+class _MatrixAnswers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A fitted classifier whose predictions are a matrix of 0 and 1, for scikit-learn's scorers."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.classes_ = model, model.classes_
+
+    def predict(self, X: Matrix) -> Matrix:
+        return self.model._targets.indicator(self.model.predict(X))
+
+    def predict_proba(self, X: Matrix) -> Array:
+        found: Array = self.model.predict_proba(X)
+        return found
+
+
+def constant_labels(Y: NDArray[Any]) -> Array:
+    """inf for labels that every row has, -inf for labels that no row has, otherwise NaN, [K]."""
+    return np.where((Y != 0).all(0), np.inf, np.where((Y == 1).any(0), np.nan, -np.inf))
+
+
+def _evaluate(odds: Tensor, found: Tensor, known: Tensor, classes: NDArray[Any]) -> Evaluation:
+    return evaluate(odds.sigmoid(), found, known, list(map(str, classes.tolist())))
+
+
+def _fit_and_score(
     estimator: Any,
     X: Matrix,
-    Y: NDArray[np.int64],
-    weight: NDArray[np.float64] | None,
+    Y: NDArray[Any],
+    params: dict[str, Any],
     train: NDArray[np.intp],
     test: NDArray[np.intp],
-) -> tuple[LabelModel, NDArray[np.float64]]:
-    model = LabelModel(estimator).fit(_safe_indexing(X, train), Y[train], None if weight is None else weight[train])
+) -> tuple[FoldModel, Array]:
+    params = _check_method_params(X, params, indices=train)
+    model = FoldModel(estimator).fit(_safe_indexing(X, train), Y[train], params)
     return model, model.log_odds(_safe_indexing(X, test))
 
 
-def _warn_of_unweighted(estimators: list[Any]) -> None:
-    for estimator in estimators:
-        if weight_name(estimator) is None:
-            warnings.warn(
-                f"{OWNER}: {type(estimator).__name__} takes no sample_weight; the weights count in calibration and cuts"
-                " only",
-                stacklevel=4,
-            )
-
-
-def _mean(scores: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Of the models that know a label; NaN if none does."""
-    mean: NDArray[np.float64] = torch.from_numpy(np.stack(scores)).nanmean(0).numpy()
+def _mean(scores: list[Array]) -> Array:
+    """The mean over the models that know a label; NaN if none does."""
+    mean: Array = torch.from_numpy(np.stack(scores)).nanmean(0).numpy()
     return mean
 
 
-def _limits(odds: NDArray[np.float64]) -> tuple[float, float]:
-    """Where to clip: marginals of 0 and 1 become half as far from these as the nearest other one is."""
+def _limits(odds: Array) -> tuple[float, float]:
+    """Where to clip: marginals of 0 and 1 are moved to half the distance of the nearest other one."""
     finite = odds[np.isfinite(odds)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     return float(low - np.log(2)), float(high + np.log(2))
 
 
-def _dense(Y: Matrix) -> NDArray[np.int64]:
-    labels = np.asarray(Y.toarray() if hasattr(Y, "toarray") else Y, dtype=np.float64)
-    if np.isnan(labels).any():
-        raise ValueError(f"{OWNER}: y has labels that are not known; SparseLabelClassifier takes them")
-    return labels.astype(np.int64)
+def check_odds(odds: Array, owner: str) -> Array:
+    """Return the log-odds; raise ValueError if they hold NaN."""
+    if np.isnan(odds).any():
+        raise ValueError(f"{owner}: an estimator returned NaN for {np.isnan(odds).any(1).sum()} rows")
+    return np.asarray(odds)
+
+
+def weight_name(estimator: Any) -> str | None:
+    """Return the argument of ``fit`` for sample weights; in a pipeline, that of its last step.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.neighbors import KNeighborsClassifier
+        >>> from sklearn.pipeline import make_pipeline
+        >>> weight_name(make_pipeline(LogisticRegression())), weight_name(KNeighborsClassifier())
+        ('logisticregression__sample_weight', None)
+    """
+    if hasattr(estimator, "steps"):
+        step, last = estimator.steps[-1]
+        name = weight_name(last)
+        return None if name is None else f"{step}__{name}"
+    return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
+
+
+def _takes_labels(estimator: Any) -> bool:
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    tags = get_tags(estimator)
+    return bool(tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output))
+
+
+def _log_odds(model: Any, X: Matrix, labels: int) -> Array:
+    """From ``predict_proba``, an array or a list of arrays, or else ``decision_function``."""
+    if hasattr(model, "predict_proba"):
+        p = model.predict_proba(X)
+        return logit(_from_list(model, p) if isinstance(p, list) else _from_array(p, labels))
+    if hasattr(model, "decision_function"):
+        scores: Array = np.asarray(model.decision_function(X), dtype=np.float64)
+        return scores.reshape(len(scores), -1)
+    raise ValueError(f"{model!r} has neither predict_proba nor decision_function, one of which is needed for scores")
+
+
+def _from_array(p: Matrix, labels: int) -> Array:
+    found: Array = np.asarray(p.toarray() if sp.issparse(p) else p, dtype=np.float64)
+    return found[:, 1:] if labels == 1 and found.shape[1] == 2 else found
+
+
+def _from_list(model: Any, p: list[Array]) -> Array:
+    """From the format of forests: one array per label, with a column for each of its classes."""
+    classes = getattr(model, "classes_", None) or [np.arange(2)] * len(p)
+    columns = [
+        column[:, 1] if column.shape[1] == 2 else np.full(len(column), float(of_label[0]))
+        for column, of_label in zip(p, classes, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def logit(p: Array) -> Array:
+    """Log-odds; infinite for 0 and 1."""
+    with np.errstate(divide="ignore"):
+        odds: Array = np.log(p) - np.log1p(-p)
+    return odds

@@ -1,45 +1,45 @@
-"""Folds in which every label is spread evenly."""
+"""Stratified folds for multi-label targets."""
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from rsoftmax.sklearn.data import Matrix
+from rsoftmax.sklearn.targets import Matrix
 
 
 def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> NDArray[np.intp]:
-    """The fold of each row, such that each label has about the same number of rows in all folds.
+    """Return the fold of each row, such that each label has about as many rows in every fold.
 
-    Rows with the rarest label go first, each to the fold that lacks most of that label; among equals, to the fold that
-    lacks most rows; rows without a label come last.
+    Rows with the rarest label are assigned first, each to the fold with the largest deficit of that label; among equals
+    to the fold with the largest deficit of rows. Rows without a label come last.
 
     Args:
         Y: labels [rows, K], 0 or 1, dense or sparse.
-        folds: their number.
+        folds: the number of folds.
         random: breaks the remaining ties.
 
     Reference: Sechidis et al., On the stratification of multi-label data (2011).
     """
     labels = sp.csr_array(Y)
     rows_with, left = labels.tocsc(), np.asarray(labels.sum(0)).ravel()
-    lacking = np.tile(left / folds, (folds, 1))
-    places = np.full(folds, labels.shape[0] / folds)
+    deficit = np.tile(left / folds, (folds, 1))
+    free = np.full(folds, labels.shape[0] / folds)
     found = np.full(labels.shape[0], -1, dtype=np.intp)
 
-    def place(row: int, wanted: NDArray[np.float64]) -> None:
+    def assign(row: int, wanted: NDArray[np.float64]) -> None:
         best = np.flatnonzero(wanted == wanted.max())
-        best = best[places[best] == places[best].max()]
+        best = best[free[best] == free[best].max()]
         fold = found[row] = random.choice(best)
         of_row = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
-        lacking[fold, of_row] -= 1
+        deficit[fold, of_row] -= 1
         left[of_row] -= 1
-        places[fold] -= 1
+        free[fold] -= 1
 
     while (left > 0).any():
         label = np.where(left > 0, left, np.inf).argmin()
         rows = rows_with.indices[rows_with.indptr[label] : rows_with.indptr[label + 1]]
         for row in random.permutation(rows[found[rows] < 0]):
-            place(row, lacking[:, label])
+            assign(row, deficit[:, label])
     for row in random.permutation(np.flatnonzero(found < 0)):
-        place(row, places)
+        assign(row, free)
     return found

@@ -1,4 +1,4 @@
-"""What the ``y`` of scikit-learn means: a matrix of labels, sets of names, or one class for each row."""
+"""The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per row; and scores of predictions."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -6,30 +6,31 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, fbeta_score
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from rsoftmax.sklearn.data import Matrix
-
+Matrix = Any  # what scikit-learn takes: an array, a sparse matrix, a data frame, lists
 Kind = Literal["classes", "matrix", "frame", "sets", "joined"]
 SEPARATORS = (";", "|", ",")
 
 
 class Targets:
-    """The form of the first ``y``, which later ones have to share and in which predictions are given.
+    """The format of the first ``y``, which later ones have to share and in which predictions are returned.
 
     Args:
-        y: labels [rows, K], 0 or 1, as an array, a sparse matrix or a data frame, NaN or -1 where a label is not known;
-            lists or sets of names, one for each row; strings of names, if there is a separator; or classes [rows].
-        classes: all classes that will come, if ``y`` is 1-d and may lack some; all names, if it holds sets.
-        separator: what divides the names in a string, say ";"; "" says that each string is one class.
-        owner: who is named in errors.
+        y: labels [rows, K], 0 or 1, as an array, a sparse matrix or a data frame, NaN or -1 where unknown; lists or
+            sets of names, one per row; strings of names, if there is a separator; or classes [rows].
+        classes: all classes, if ``y`` is 1-d and may lack some; all names, if it holds sets.
+        separator: separates the names in a string, such as ";"; "": each string is one class.
+        owner: the estimator named in errors.
+        can_split: whether the owner has an argument ``label_separator``.
 
     Attributes:
         kind: "classes": every row has exactly one, because ``y`` is 1-d or a single column; "matrix"; "frame": a data
             frame; "sets": of names; "joined": names in one string.
-        classes: the classes; a data frame's columns; the names; otherwise the labels' column numbers.
-        sparse: labels came as a sparse matrix.
+        classes: the classes; a data frame's columns; the names; otherwise the column numbers.
+        sparse: whether ``y`` is a sparse matrix.
     """
 
     def __init__(
@@ -39,30 +40,31 @@ class Targets:
         *,
         separator: str | None = None,
         owner: str = "SparseLabelClassifier",
+        can_split: bool = True,
     ) -> None:
-        self.owner, self.separator = owner, separator
+        self.owner, self.separator, self.can_split = owner, separator, can_split
         if y is None:
             raise ValueError(f"This {owner} estimator requires y to be passed, but the target y is None.")
-        self.kind = self._kind(y if hasattr(y, "__len__") else np.asarray(y))
+        self.kind = self._kind(y if hasattr(y, "__len__") or sp.issparse(y) else np.asarray(y))
         self.sparse: bool = sp.issparse(y)
-        self.answer_type: type = type(_first(y)) if self.kind == "sets" else type(y)
+        self.answer_type: type = type(next(iter(y), [])) if self.kind == "sets" else type(y)
         self.classes: NDArray[Any] = self._classes(y, classes)
 
     @property
     def one_class(self) -> bool:
-        """Every row has exactly one class."""
+        """Whether every row has exactly one class."""
         return self.kind == "classes"
 
     def indicator(self, y: Matrix, classes: Matrix = None) -> Matrix:
-        """The labels as a matrix [rows, K] of 0 and 1, dense or sparse, NaN where a label is not known."""
+        """Return the labels as a matrix [rows, K] of 0 and 1, dense or CSR, NaN where unknown."""
         if classes is not None and not np.array_equal(np.unique(classes), self.classes):
-            raise ValueError(f"{self.owner}: {classes=} are not those of the targets, {self.classes}; leave them out")
+            raise ValueError(f"{self.owner}: {classes=} differ from those of the targets, {self.classes}; omit them")
         if self.kind == "classes":
             return self._one_hot(_column(y))
-        return self._of_names(self._sets(y)) if self.kind in ("sets", "joined") else self._checked_labels(y)
+        return self._of_names(self._sets(y)) if self.kind in ("sets", "joined") else self._check_labels(y)
 
     def answer(self, found: Matrix, X: Matrix = None) -> Any:
-        """A matrix of 0 and 1 in the form in which the labels came."""
+        """Return a matrix of 0 and 1 in the format of the first ``y``."""
         if self.kind == "frame":
             return self.answer_type(found, columns=self.classes, index=getattr(X, "index", None))
         if self.kind == "joined":
@@ -70,16 +72,16 @@ class Targets:
         return [self.answer_type(row) for row in self.names(found)] if self.kind == "sets" else found
 
     def as_given(self, found: NDArray[np.bool_]) -> Matrix:
-        """Labels as a matrix of 0 and 1, sparse if the targets were."""
+        """Return labels as a matrix of 0 and 1, sparse if the targets were."""
         return sp.csr_array(found.astype(np.int64)) if self.sparse else found.astype(np.int64)
 
     def names(self, found: Matrix) -> list[list[Any]]:
-        """The names of the labels of each row."""
+        """Return the names of the labels of each row."""
         rows = sp.csr_array(found)
         return [self.classes[part].tolist() for part in np.split(rows.indices, rows.indptr[1:-1])]
 
-    def stacked(self, batches: Iterable[NDArray[np.bool_]]) -> Matrix:
-        """The labels of many batches in one matrix, :meth:`as_given`."""
+    def stack(self, batches: Iterable[NDArray[np.bool_]]) -> Matrix:
+        """Return the labels of many batches as one matrix, see :meth:`as_given`."""
         found = [self.as_given(batch) for batch in batches]
         return sp.vstack(found, "csr") if self.sparse else np.concatenate(found)
 
@@ -95,7 +97,7 @@ class Targets:
         return "matrix" if np.ndim(y) == 2 and np.shape(y)[1] != 1 else "classes"
 
     def _refuse_joined(self, y: Matrix) -> None:
-        """Strings such as "a;c" would be classes of their own: one class for each combination of labels."""
+        """Refuse strings such as "a;c", which would become one class for each combination of labels."""
         values = {value for value in np.ravel(np.asarray(y, dtype=object)) if isinstance(value, str)}
         for separator in SEPARATORS if self.separator is None else ():
             joined = sorted(value for value in values if separator in value)
@@ -103,8 +105,16 @@ class Targets:
             if joined and (separator != "," or len(set(parts)) < len(parts)):
                 raise ValueError(
                     f"{self.owner}: y holds {joined[0]!r}, which looks like several labels in one string;"
-                    f" label_separator={separator!r} splits it, label_separator='' says that it is one class"
+                    f" {self._remedy(separator)}"
                 )
+
+    def _remedy(self, separator: str) -> str:
+        if self.can_split:
+            return f"label_separator={separator!r} splits it, label_separator='' keeps it as one class"
+        return (
+            f"for labels pass y=[row.split({separator!r}) for row in y],"
+            " for classes pass y=LabelEncoder().fit_transform(y)"
+        )
 
     def _classes(self, y: Matrix, classes: Matrix) -> NDArray[Any]:
         if self.kind in ("sets", "joined"):
@@ -129,42 +139,67 @@ class Targets:
         for row, names in zip(found, rows, strict=True):
             unknown = [name for name in names if name not in columns]
             if unknown:
-                raise ValueError(f"{self.owner}: y has {unknown[0]!r}, which is not among classes={self.classes}")
+                raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
             row[[columns[name] for name in names]] = 1
         return found
 
-    def _checked_labels(self, y: Matrix) -> Matrix:
-        y = y if sp.issparse(y) else np.asarray(y)
+    def _check_labels(self, y: Matrix) -> Matrix:
+        y = sp.csr_array(y) if sp.issparse(y) else np.asarray(y)
         if y.ndim != 2 or y.shape[1] != len(self.classes):
-            raise ValueError(f"{self.owner}: y must be [rows, {len(self.classes)}] of 0 and 1, as at the first call")
+            raise ValueError(
+                f"{self.owner}: y must be [rows, {len(self.classes)}] of 0 and 1, as in the first call,"
+                f" got shape {[*y.shape]}"
+            )
         values = y.data if sp.issparse(y) else y
-        gaps = (values == -1) | (values != values)
-        check_classification_targets(y if sp.issparse(y) else np.where(gaps, 0, y) if gaps.any() else y)
-        wrong = values[(values != 0) & (values != 1) & ~gaps]
+        unknown = (values == -1) | (values != values)
+        known = np.where(unknown, 0, values) if unknown.any() else values
+        check_classification_targets(_with_values(y, known))
+        wrong = known[(known != 0) & (known != 1)]
         if len(wrong):
             raise ValueError(
                 f"{self.owner}: y must hold 0 or 1, got {wrong.tolist()[0]!r};"
                 " scikit-learn's MultiLabelBinarizer makes such a matrix"
             )
-        return np.where(gaps, np.nan, y) if not sp.issparse(y) and gaps.any() else y
+        return _with_values(y, np.where(unknown, np.nan, values)) if unknown.any() else y
 
     def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
         unknown = np.setdiff1d(y, self.classes)
         if len(unknown):
-            raise ValueError(f"{self.owner}: y has {unknown[0]!r}, which is not among classes={self.classes}")
+            raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
         found: NDArray[np.bool_] = y[:, None] == self.classes
         return found
 
 
+def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
+    """F-beta of ``model.average`` and ``model.beta``; for 1-d targets, accuracy. Unknown labels are ignored."""
+    found, targets = model.predict(X), model._targets
+    if targets.one_class:
+        return float(accuracy_score(y, found, sample_weight=sample_weight))
+    y, found = targets.indicator(y), targets.indicator(found)
+    if has_unknown(y):
+        y, found = (part.toarray() if sp.issparse(part) else part for part in (y, found))
+        y, found = np.nan_to_num(y), np.where(np.isnan(y), 0, found)
+    score = fbeta_score(
+        y, found, beta=model.beta, average=model.average, sample_weight=sample_weight, zero_division=1.0
+    )
+    return float(score)
+
+
+def has_unknown(Y: Matrix) -> bool:
+    """Whether a matrix of labels holds NaN."""
+    values = np.asarray(Y.data if sp.issparse(Y) else Y)
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def _with_values(y: Matrix, values: NDArray[Any]) -> Matrix:
+    return sp.csr_array((values, y.indices, y.indptr), shape=y.shape) if sp.issparse(y) else values
+
+
 def _column(y: Matrix, warn: bool = False) -> NDArray[Any]:
-    y = column_or_1d(y, warn=warn)
+    y = column_or_1d(y.toarray() if sp.issparse(y) else y, warn=warn)
     if y.dtype.kind == "f":
         assert_all_finite(y, input_name="y")
     return np.asarray(y)
-
-
-def _first(y: Matrix) -> Any:
-    return next(iter(y), [])
 
 
 def _holds_names(y: Matrix) -> bool:

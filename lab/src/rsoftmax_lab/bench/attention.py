@@ -1,4 +1,4 @@
-"""What attention costs with each mapping, beside torch's own, in time and in memory."""
+"""The time and memory of attention with each mapping, against torch's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,17 +17,17 @@ SHAPES = ((8, 12, 128, 64), (2, 12, 512, 64), (1, 12, 2048, 64))  # batch, heads
 LONG = (1, 12, 8192, 64)
 QUICK_SHAPES = ((2, 4, 64, 16),)
 QUICK_LONG = (1, 4, 1024, 16)
-CACHES = ((1, 8, 4096, 64), (1, 8, 16384, 64), (1, 8, 65536, 64))  # keys that one query of each head is held against
+CACHES = ((1, 8, 4096, 64), (1, 8, 16384, 64), (1, 8, 65536, 64))  # one query per head attends to so many keys
 QUICK_CACHES = ((1, 2, 256, 16),)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 MASKS = ("causal", "padding")
 SDPA, EAGER = "scaled_dot_product_attention", "eager softmax"
 Shape = tuple[int, int, int, int]
-Attention = Callable[..., Tensor]  # of queries, keys and values
+Attention = Callable[..., Tensor]  # called with queries, keys and values
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention as one would type it; it holds the whole matrix."""
+    """Softmax attention that materializes the matrix of weights."""
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
 
 
@@ -41,13 +41,13 @@ METHODS: dict[tuple[str, str], Attention] = {
     ("sparsemax", ""): partial(sparse_attention, mapping="sparsemax"),
     ("t_softmax", "t=2"): partial(sparse_attention, mapping="t_softmax", t=2.0),
 }
-MASKED = ((SDPA, ""), ("r_softmax", "r=0.5"), ("r_softmax", "r=0.9"))  # timed with masks
-DECODED = (*MASKED, (EAGER, ""))  # and with one query
-WEIGHED = ((SDPA, ""), (EAGER, ""), ("r_softmax", "r=0.5"))  # whose memory is measured on long rows
+MASKED = ((SDPA, ""), ("r_softmax", "r=0.5"), ("r_softmax", "r=0.9"))  # also timed with masks
+DECODED = (*MASKED, (EAGER, ""))  # also timed with one query
+WEIGHED = ((SDPA, ""), (EAGER, ""), ("r_softmax", "r=0.5"))  # their memory is measured on long sequences
 
 
 def groups(settings: Settings) -> list[Group]:
-    """Times by threads and shape: of all methods, of some with masks, and with one query; the memory for long rows."""
+    """Times by threads and shape: all methods, some with masks, some with one query; memory on long sequences."""
     shapes, seconds, long = (QUICK_SHAPES, 0.1, QUICK_LONG) if settings.quick else (SHAPES, 1.5, LONG)
     caches = QUICK_CACHES if settings.quick else CACHES
     times = [
@@ -71,7 +71,7 @@ def groups(settings: Settings) -> list[Group]:
 
 
 def _weighed(mode: str) -> Sequence[tuple[str, str]]:
-    """Eager softmax takes gigabytes, and more of them with backward."""
+    """Eager softmax needs gigabytes, and even more for backward."""
     return WEIGHED if mode == "forward" else [key for key in WEIGHED if key[0] != EAGER]
 
 
@@ -85,19 +85,18 @@ def _named(key: tuple[str, str]) -> Case:
 
 
 def _masked_calls(mask: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
-    """The same mask for all: the future, or the last quarter of the keys."""
+    """The same mask for all methods: causal, or the last quarter of the keys."""
     inputs = _inputs(shape)
     kept = (torch.arange(shape[2]) < shape[2] * 3 // 4).expand(shape[0], 1, shape[2], shape[2])
     calls = []
     for key in MASKED:
-        word = "attn_mask" if key == (SDPA, "") else "mask"
-        options = {"is_causal": True} if mask == "causal" else {word: kept}
+        options = {"is_causal": True} if mask == "causal" else {"attn_mask": kept}
         calls.append((_named(key), partial(METHODS[key], *inputs, **options)))
     return calls
 
 
 def _cache_calls(dtype: str, shape: Shape) -> Sequence[tuple[Case, Call]]:
-    """The last query of each head alone."""
+    """Only the last query of each head."""
     q, k, v = (x.to(DTYPES[dtype]) for x in _inputs(shape))
     return [(_named(key), partial(METHODS[key], q[..., -1:, :].contiguous(), k, v)) for key in DECODED]
 
@@ -112,7 +111,7 @@ def _calls(keys: Sequence[tuple[str, str]], mode: str, shape: Shape) -> Sequence
     return [(_named(key), in_mode(mode, METHODS[key], *inputs)) for key in keys]
 
 
-# At most so many times torch's own attention: forward and with backward, with 512 keys or more, then with 128.
+# Maximum ratios to torch's attention: forward and forward+backward with 512 keys or more, then with 128.
 AT_MOST = {
     ("softmax", ""): (0.95, 0.85, 0.88, 0.82),
     ("r_softmax", "r=0.15"): (0.95, 0.85, 0.88, 0.82),

@@ -1,4 +1,4 @@
-"""What a benchmark declares: groups of calls, the baseline among them, how rows are shown, and goals."""
+"""The declaration of a benchmark: groups of calls including the baseline, the format of its rows, and goals."""
 
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -12,13 +12,13 @@ from rsoftmax_lab.bench.rows import Case, Row
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asks for.
+    """The user's settings.
 
     Attributes:
-        threads: the numbers of threads to measure with.
-        quick: few and small cases, in seconds.
-        model: a folder, or a name on the hub; for benchmarks of models.
-        device: where the tensors are, "cpu" or "cuda".
+        threads: the thread counts to measure.
+        quick: only a few small cases, in seconds.
+        model: a folder or hub id, for benchmarks of models.
+        device: the device of the tensors, "cpu" or "cuda".
     """
 
     threads: tuple[int, ...]
@@ -29,13 +29,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Group:
-    """Calls that are measured together, in turns.
+    """Calls that are measured together, interleaved.
 
     Attributes:
-        common: what their cases have in common; ``threads`` and ``measure`` are among it.
-        calls: makes them, when their turn comes: for each, what its case has besides, and the call.
-        seconds: how long to measure times at least.
-        rounds: how often at least.
+        common: the fields that their cases share, including ``threads`` and ``measure``.
+        calls: creates the calls when the group is measured; each with the remaining fields of its case.
+        seconds: the minimum time to measure.
+        rounds: the minimum number of rounds.
     """
 
     common: Case
@@ -46,13 +46,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Goal:
-    """A claim: some cases cost at most so many times what the baseline costs.
+    """A claim: the ratio of some cases to the baseline is at most ``at_most``.
 
     Attributes:
         title: the claim in words.
-        at_most: the ratio.
-        cases: which rows it speaks of: fields of the case, with the values that count.
-        beside: what else to compare with than the baseline: the fields in which the other row's case differs.
+        at_most: the maximum ratio.
+        cases: selects the rows: fields of the case, with the values to include.
+        beside: compare with another row than the baseline: the fields in which that row's case differs.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Goal:
     beside: Case = field(default_factory=dict)
 
     def measured(self, rows: Sequence[Row]) -> list[tuple[float, Row]]:
-        """The rows that it speaks of with their ratios, the costliest first."""
+        """The selected rows with their ratios, the slowest first."""
         mine = [row for row in rows if all(row.case.get(name) in values for name, values in self.cases.items())]
         return sorted(((self._ratio(row, rows), row) for row in mine), key=itemgetter(0), reverse=True)
 
@@ -74,21 +74,21 @@ class Goal:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark, declared.
+    """The declaration of a benchmark.
 
     Attributes:
         file: the name of the file of rows.
-        groups: the groups in their order; raises ValueError if the settings cannot be met.
-        baseline: the fields that tell the baseline from the other calls of a group.
-        label: a row in its table, and
-        title: its table, both as a format string of the case.
+        groups: the groups in order; raises ValueError if the settings are not supported.
+        baseline: the fields that identify the baseline among the calls of a group.
+        label: the label of a row in its table, a format string of the case.
+        title: the title of a table, likewise.
         place: a case in the verdict, likewise.
-        goals: what the verdict is about.
-        columns: further columns of the tables.
-        threads: the numbers of threads if the user gives none.
-        takes_model: whether it needs a model, and takes one.
-        takes_device: whether it can run elsewhere than on the CPU.
-        draw: writes a picture of all rows, if there is one.
+        goals: the claims to check.
+        columns: additional columns of the tables.
+        threads: the default thread counts.
+        takes_model: whether it needs a model.
+        takes_device: whether it runs on GPUs.
+        draw: draws a figure of all rows.
     """
 
     file: str

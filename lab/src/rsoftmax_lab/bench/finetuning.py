@@ -1,4 +1,4 @@
-"""What a fine-tuning step of a whole model costs with sparse attention, beside the same model with torch's own."""
+"""The time of a fine-tuning step of a whole model with sparse attention, against torch's attention."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
 from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
@@ -24,8 +24,8 @@ LONG_CONFIG: dict[str, Any] = {
     "num_attention_heads": 12,
     "intermediate_size": 1536,
     "max_position_embeddings": 2048,
-    "attention_probs_dropout_prob": 0.0,  # torch's own attention is at its fastest without
-    "initializer_range": 384**-0.5,  # with 0.02, as BERT has it, scores lie so close that t_softmax makes no zeros
+    "attention_probs_dropout_prob": 0.0,  # torch's attention is fastest without dropout
+    "initializer_range": 384**-0.5,  # with BERT's 0.02 the scores are so close that t_softmax has no zeros
 }
 SDPA = "sdpa"
 ATTENTIONS: dict[tuple[str, str], dict[str, Any]] = {
@@ -40,7 +40,7 @@ ATTENTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 class Model(NamedTuple):
-    """A model to measure: its name in rows, how to make one with torch's own attention, and batches of it."""
+    """A model to measure: its name in rows, a constructor with torch's attention, and its batch sizes."""
 
     name: str
     make: Callable[[], Any]
@@ -48,7 +48,7 @@ class Model(NamedTuple):
 
 
 def groups(settings: Settings) -> list[Group]:
-    """All attentions, by threads, model and shape, once it is clear that the model can be read and be made sparse."""
+    """All attention implementations, by threads, model and shape; first checks that the model supports them."""
     seconds = 0.1 if settings.quick else 20.0
     return [
         Group(
@@ -63,7 +63,7 @@ def groups(settings: Settings) -> list[Group]:
 
 
 def _given(settings: Settings) -> Model:
-    """The model that was asked for, on texts of lengths for which it has positions."""
+    """The requested model, on the lengths that it has positions for."""
     make = partial(_read, settings.model)
     try:
         network = make()
@@ -102,7 +102,7 @@ def _calls(make: Callable[[], Any], batch: int, tokens: int) -> Sequence[tuple[C
 
 
 def _step(make: Callable[[], Any], attention: str, given: dict[str, Any], batch: int, tokens: int) -> Call:
-    """Forward, loss, backward and AdamW, dropout included, on words drawn at random."""
+    """Forward, loss, backward and AdamW with dropout, on random tokens."""
     torch.manual_seed(0)
     network = make()
     if attention != SDPA:
@@ -110,7 +110,7 @@ def _step(make: Callable[[], Any], attention: str, given: dict[str, Any], batch:
     optimizer = torch.optim.AdamW(network.train().parameters(), lr=1e-5)
     words = torch.randint(network.config.vocab_size, (batch, tokens))
     lengths = torch.randint(tokens // 2, tokens + 1, (batch, 1))
-    lengths[0] = tokens  # padded to the longest row, as batches are
+    lengths[0] = tokens  # padded to the longest row, as in a batch
     kept = (torch.arange(tokens) < lengths).long()
     labels = torch.randint(2, (batch,))
 
@@ -130,9 +130,11 @@ BENCHMARK = Benchmark(
     title="a step of {model}, {batch} x {tokens} tokens, threads: {threads}",
     place="{model}, {parameter}, {batch} x {tokens} tokens, threads: {threads}",
     goals=(
-        Goal("a step with r_softmax, beside sdpa", 1.15, {"attention": ("r_softmax",)}),
+        Goal("a step with r_softmax, against sdpa", 1.15, {"attention": ("r_softmax",)}),
         Goal(
-            "a step on 2048 tokens with r_softmax r=0.9, beside sdpa", 0.8, {"parameter": ("r=0.9",), "tokens": (2048,)}
+            "a step on 2048 tokens with r_softmax r=0.9, against sdpa",
+            0.8,
+            {"parameter": ("r=0.9",), "tokens": (2048,)},
         ),
     ),
     takes_model=True,

@@ -1,4 +1,4 @@
-"""What generating text costs with sparse attention over a long cache, beside the same model with torch's own."""
+"""The time of text generation with sparse attention over a long cache, against torch's attention."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 2,
     "intermediate_size": 1536,
     "max_position_embeddings": 32768,
-    "eos_token_id": None,  # nothing ends a text early
+    "eos_token_id": None,  # no end-of-text token
     "pad_token_id": 0,
 }
 SMALLER = {"num_hidden_layers": 1, "vocab_size": 100}  # with --quick
@@ -39,7 +39,7 @@ ATTENTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def groups(settings: Settings) -> list[Group]:
-    """All attentions, by threads, number format, cache and its length."""
+    """All attention implementations, by threads, dtype, cache and its length."""
     lengths, smaller, seconds = (QUICK_LENGTHS, SMALLER, 0.1) if settings.quick else (LENGTHS, {}, 5.0)
     return [
         Group(
@@ -60,7 +60,7 @@ def _calls(sizes: dict[str, Any], dtype: str, cache: str, length: int) -> Sequen
 
 
 def _decoding(sizes: dict[str, Any], attention: str, given: dict[str, Any], dtype: str, kind: str, length: int) -> Call:
-    """The most likely tokens behind a text whose keys and values, drawn at random, are in the cache."""
+    """Greedy decoding after a text whose keys and values, drawn at random, are in the cache."""
     torch.manual_seed(0)
     config = LlamaConfig(**sizes)
     network: Any = LlamaForCausalLM._from_config(config, attn_implementation=SDPA, dtype=DTYPES[dtype]).eval()
@@ -86,7 +86,7 @@ def _filled(config: LlamaConfig, kind: str, length: int, dtype: torch.dtype) -> 
 
 
 def _rewind(cache: Any) -> None:
-    """Forget the tokens that a call has added."""
+    """Remove the tokens that a call added to the cache."""
     if isinstance(cache, DynamicCache):
         cache.crop(-NEW)
     else:
@@ -96,7 +96,7 @@ def _rewind(cache: Any) -> None:
 
 def _goal(dtype: str, at_most: float) -> Goal:
     cases = {"dtype": (dtype,), "parameter": ("r=0.9",), "length": LENGTHS[1:]}
-    return Goal(f"generating with r=0.9 behind 4096 tokens or more, {dtype}, beside sdpa", at_most, cases)
+    return Goal(f"generation with r=0.9 after 4096 tokens or more, {dtype}, against sdpa", at_most, cases)
 
 
 BENCHMARK = Benchmark(
@@ -104,7 +104,7 @@ BENCHMARK = Benchmark(
     groups=groups,
     baseline={"attention": SDPA},
     label="{attention} {parameter}",
-    title="{new} tokens behind {length}, {dtype}, {cache} cache, threads: {threads}",
+    title="{new} tokens after {length}, {dtype}, {cache} cache, threads: {threads}",
     place="{length} tokens, {cache} cache, threads: {threads}",
     goals=(_goal("float32", 1.0), _goal("bfloat16", 1.0)),
 )

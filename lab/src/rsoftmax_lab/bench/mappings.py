@@ -1,4 +1,4 @@
-"""What the mappings cost, beside torch.softmax: every mapping of the table, many shapes and kinds of scores."""
+"""The time of every mapping against torch.softmax, for many shapes and kinds of logits."""
 
 import importlib
 import math
@@ -30,7 +30,7 @@ Mapped = Callable[..., Tensor]  # (x, mask), where a mask may be None
 
 @dataclass(frozen=True)
 class Method:
-    """A way to map rows: its name, its parameter as shown, the call, and the kernels or the package that compute."""
+    """A method: its name, its parameter as printed, the call, and the kernels or package that compute it."""
 
     name: str
     parameter: str
@@ -39,7 +39,7 @@ class Method:
 
     @property
     def case(self) -> Case:
-        """What its rows say about it."""
+        """The fields of its rows."""
         return {"method": self.name, "parameter": self.parameter, "kernels": self.kernels}
 
 
@@ -47,7 +47,7 @@ Methods = Callable[[int], Iterator[Method]]  # for so many rows
 
 
 def scores(kind: str, rows: int, n: int) -> tuple[Tensor, Tensor | None]:
-    """Rows of one kind, and a mask where the kind has one."""
+    """Rows of one kind, with a mask if the kind has one."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, n, generator=generator)
     match kind:
@@ -63,7 +63,7 @@ def scores(kind: str, rows: int, n: int) -> tuple[Tensor, Tensor | None]:
 
 
 def fast_methods(rows: int) -> Iterator[Method]:
-    """Every mapping with its native kernels; r_softmax at further rates, and with a rate for each row."""
+    """Every mapping with its native kernels; r_softmax also at other rates and with one rate per row."""
     yield from every_mapping(FAST)
     for r in (0.1, 0.9):
         yield Method("r_softmax", f"r={r}", _with(r_softmax, r))
@@ -71,7 +71,7 @@ def fast_methods(rows: int) -> Iterator[Method]:
 
 
 def slow_methods(rows: int) -> Iterator[Method]:
-    """Every mapping with other kernels, the quantile formula, and the entmax package where it is installed."""
+    """Every mapping with other kernels, the quantile formula, and the entmax package if installed."""
     for kernels in OTHERS:
         yield from every_mapping(kernels)
     yield Method("quantile formula", "r=0.5", quantile_formula, "torch")
@@ -86,7 +86,7 @@ def slow_methods(rows: int) -> Iterator[Method]:
 
 
 def every_mapping(kernels: str) -> Iterator[Method]:
-    """The mappings of the table, each with the value that stands there as an example."""
+    """The registered mappings, each with its example parameter."""
     for name, mapping in MAPPINGS.items():
         if (parameter := mapping.parameter) is None:
             yield Method(name, "", _with(mapping.function), kernels)
@@ -97,7 +97,7 @@ def every_mapping(kernels: str) -> Iterator[Method]:
 
 
 def quantile_formula(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Eq. 3 as a reader of the paper would type it; torch.quantile cannot leave masked entries out."""
+    """A direct implementation of Eq. 3; torch.quantile does not support masks."""
     w = torch.relu(x - torch.quantile(x, 0.5, dim=-1, keepdim=True))
     e = w * torch.exp(x - x.amax(-1, keepdim=True))
     return e / e.sum(-1, keepdim=True)
@@ -115,7 +115,7 @@ baseline = Method(BASELINE, "", _masked_first(torch.softmax), "torch")
 
 
 def groups(settings: Settings) -> list[Group]:
-    """By threads and shape: the fast methods on scores of all kinds, the slow ones on normal scores, for less time."""
+    """By threads and shape: fast methods on all kinds of logits, slow ones on normal logits, for less time."""
     found = []
     kinds = KINDS[:1] if settings.quick else KINDS
     for threads, shape in product(settings.threads, QUICK_SHAPES if settings.quick else SHAPES):
@@ -144,7 +144,7 @@ def _calls(methods: Methods, mode: str, kind: str, shape: Shape, device: str) ->
 
 
 def _on(kernels: str, call: Call) -> Call:
-    """The call on kernels other than those that run anyway."""
+    """The call with other kernels than the default."""
     return use_kernels(kernels)(call) if kernels in OTHERS else call
 
 
@@ -159,7 +159,7 @@ def _memory(row: Row) -> str:
 
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
-    from rsoftmax_lab.bench.ratios import draw  # matplotlib waits until the rows are there
+    from rsoftmax_lab.bench.ratios import draw  # matplotlib is imported when the rows are complete
 
     draw(rows, path)
 
@@ -172,7 +172,7 @@ BENCHMARK = Benchmark(
     title="{mode}, {rows} x {n}, {kind}, threads: {threads}",
     place="{rows} x {n}, {kind}, {parameter}, threads: {threads}",
     goals=(
-        # The first three speak of small calls, which cost what Python costs.
+        # The first three cover small calls, dominated by Python overhead.
         *(_goal(name, "forward", 20, 20, 2.5) for name in ("t_softmax", "r_softmax", "sparsemax")),
         _goal("t_softmax", "forward", 80, 1_000_000, 1.0),
         _goal("t_softmax", "forward+backward", 80, 1_000_000, 1.3),

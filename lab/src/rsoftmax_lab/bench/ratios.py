@@ -1,4 +1,4 @@
-"""The mappings' ratios to torch.softmax for readers: a table for the README, and a picture. Normal scores only."""
+"""The mappings' ratios to torch.softmax on normal logits: a table for docs/performance.md, and a figure."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -24,7 +24,7 @@ COLOURS = {
     "entmax.sparsemax": "#bbbbbb",
     "entmax.entmax15": "#d9c9b0",
 }
-"""What is shown, by method and parameter, in this order."""
+"""The rows shown, by method and parameter, in this order."""
 
 
 def headline(rows: Sequence[Row]) -> str:
@@ -40,7 +40,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Ratios by shape, forward and with backward, for each number of threads."""
+    """Plot ratios by shape, forward and forward+backward, for each thread count."""
     threads = sorted({row["threads"] for row in rows})
     shapes = sorted({(row["n"], row["rows"]) for row in rows})
     figure = Figure(figsize=(12, 3.6 * len(threads)), layout="constrained")

@@ -1,4 +1,4 @@
-"""A row of results: a case, what it cost, and the machine; and the file of rows."""
+"""A row of results: the case, its cost and the machine; reading and writing files of rows."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
@@ -8,12 +8,12 @@ from typing import Any
 from rsoftmax_lab.running import journal
 
 Case = dict[str, Any]
-"""What was measured: the method, its mode and shape, the threads, and the measure, "us" or "bytes"."""
+"""What was measured: method, mode, shape, threads, and the measure, "us" or "bytes"."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What a call cost over the rounds, and as a ratio to the baseline in the same round, with quartiles."""
+    """The cost of a call over the rounds, and its ratio to the baseline in the same round, with quartiles."""
 
     median: float
     ratio: float
@@ -28,10 +28,10 @@ class Row:
 
     Attributes:
         case: what was measured.
-        spread: what it cost, in the unit that ``case["measure"]`` names.
-        machine: the CPU, its cores and the kernels.
+        spread: its cost, in the unit of ``case["measure"]``.
+        machine: the CPU, its cores and the kernels' instruction set.
         torch: the version.
-        extra_bytes: the most that torch had allocated at once during a call; None in older files of some benchmarks.
+        extra_bytes: the peak memory that torch allocated during a call; None in some older files.
     """
 
     case: Case
@@ -45,23 +45,23 @@ class Row:
 
 
 def read(path: Path, notice: Callable[[str], None] = print) -> list[Row]:
-    """The rows of a file; ``notice`` is told about each line that is not whole."""
+    """The rows of a file; ``notice`` is called with a message for each incomplete line."""
     return [_row(path, line) for line in journal.read(path, notice)]
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row at the end of a file."""
+    """Append a row to a file."""
     about = {"extra_bytes": row.extra_bytes, "machine": row.machine, "torch": row.torch}
     journal.append(path, {**row.case, **asdict(row.spread), **about})
 
 
 def _row(path: Path, line: dict[str, Any]) -> Row:
     case = dict(line)
-    if "median_us" in case:  # what rows of times were called while memory had rows of another kind
+    if "median_us" in case:  # the field's name in older rows
         case |= {"measure": "us", "median": case.pop("median_us")}
     try:
         spread = Spread(**{field.name: case.pop(field.name) for field in fields(Spread)})
         about = {name: case.pop(name) for name in ("machine", "torch")}
     except KeyError as missing:
-        raise ValueError(f"{path}: a row without {missing} is not one of a benchmark: {line}") from None
+        raise ValueError(f"{path}: not a benchmark row, {missing} is missing: {line}") from None
     return Row(spread=spread, extra_bytes=case.pop("extra_bytes", None), **about, case=case)

@@ -1,4 +1,4 @@
-"""From a benchmark to its rows: measured group by group, shown, and kept."""
+"""Runs a benchmark: measures group by group, prints tables, and writes the rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from rsoftmax_lab.bench.timing import extra_bytes, machine, take_turns, threads
 def run(benchmark: Benchmark, groups: Sequence[Group], path: Path, console: Console) -> list[Row]:
     """Measure the groups, print a table for each, and write the rows.
 
-    Rows are added to PATH with the ending ``.part`` as groups finish, and that file takes the place of PATH when all
-    have. A run that is stopped loses the group under way and leaves PATH as it was. The next run begins anew: the rows
-    of a file are measured in one run, so that they can be compared.
+    Rows are appended to PATH with the suffix ``.part`` as groups finish; that file replaces PATH when all have. A run
+    that is stopped leaves PATH unchanged. The next run starts from the beginning: the rows of a file are measured in
+    one run, so that they are comparable.
     """
     part = path.with_suffix(".part")
     part.write_bytes(b"")
@@ -33,7 +33,9 @@ def run(benchmark: Benchmark, groups: Sequence[Group], path: Path, console: Cons
                 console.print(group_table(benchmark, found, f"group {done} of {len(groups)}"))
     except KeyboardInterrupt:
         kept = len(read(part))
-        console.print(f"stopped; {kept} rows are in {part}; the next run begins anew", markup=False, soft_wrap=True)
+        console.print(
+            f"stopped; {kept} rows are in {part}; the next run starts from the beginning", markup=False, soft_wrap=True
+        )
         raise
     part.replace(path)
     return rows
@@ -55,12 +57,12 @@ def measure(group: Group, baseline: Case) -> list[Row]:
 
 
 def _same_each_time(sizes: Sequence[int], base: int) -> list[Spread]:
-    """Bytes need one round, and have no spread."""
+    """Memory is measured once and has no spread."""
     return [Spread(size, ratio, ratio, ratio, rounds=1) for size in sizes for ratio in [size / sizes[base]]]
 
 
 def _progress(console: Console) -> Progress:
-    """A bar on a terminal, drawn between groups only: a thread that draws would take time from what is measured."""
+    """A bar on a terminal, updated between groups only: a refresh thread would disturb the measurement."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
     return Progress(

@@ -1,4 +1,4 @@
-"""Rows as tables: a group of them on the terminal, and all of them beside the goals."""
+"""Tables of rows: one group on the terminal, and all rows against the goals."""
 
 import statistics
 from collections.abc import Sequence
@@ -67,12 +67,12 @@ def _cells(benchmark: Benchmark, row: Row) -> list[str]:
 
 
 def ratio_table(benchmark: Benchmark, rows: Sequence[Row], column: str) -> str:
-    """A Markdown table of ratios with their quartiles: a line for each label, a column for each group.
+    """A Markdown table of ratios with quartiles: one line per label, one column per group.
 
     Args:
         benchmark: the benchmark.
         rows: its rows.
-        column: what a group is called, as a format string of the case.
+        column: the name of a group, a format string of the case.
     """
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -93,16 +93,16 @@ def _quartiles(spread: Spread) -> str:
 
 
 def verdict(benchmark: Benchmark, rows: Sequence[Row]) -> str:
-    """A Markdown table of goals, with the median and the costliest of the cases that each speaks of."""
+    """A Markdown table of goals, with the median and the slowest of the cases that each one covers."""
     lines = []
     for goal in benchmark.goals:
         if cases := goal.measured(rows):
             ratios = [ratio for ratio, _ in cases]
             place = benchmark.place.format_map(cases[0][1].case).replace(", ,", ",")  # a mapping without a parameter
-            costliest = f"{ratio_text(ratios[0])} ({place})"
+            slowest = f"{ratio_text(ratios[0])} ({place})"
             within = f"{sum(ratio <= goal.at_most for ratio in ratios)} of {len(ratios)}"
-            lines.append([goal.title, f"{goal.at_most}", ratio_text(statistics.median(ratios)), costliest, within])
-    return markdown(["goal", "at most", "median case", "costliest case", "cases within"], lines)
+            lines.append([goal.title, f"{goal.at_most}", ratio_text(statistics.median(ratios)), slowest, within])
+    return markdown(["target", "at most", "median", "slowest case", "cases within"], lines)
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

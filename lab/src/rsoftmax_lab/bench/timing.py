@@ -1,7 +1,7 @@
-"""How time and memory are measured.
+"""Measurement of time and memory.
 
-Calls take turns, in a new order each round, and a ratio is formed within its round: what else the machine does meets
-all of them alike. What is kept is the median over rounds and its quartiles.
+Calls are interleaved, in a new order each round, and ratios are computed within a round, so that other load affects all
+calls equally. Results are medians over rounds with quartiles.
 """
 
 import os
@@ -23,14 +23,14 @@ from torch.profiler import ProfilerActivity, profile
 import rsoftmax
 from rsoftmax_lab.bench.rows import Spread
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler counts bytes here, and has nothing else to say
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler is only used to count bytes
 
 Call = Callable[[], object]
 MODES = ("forward", "forward+backward")
 
 
 def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call:
-    """A call of the function, or of the function and its gradients in all inputs, which are copied for that."""
+    """A call of the function, or of the function and its gradients with respect to copies of all inputs."""
     if mode == "forward":
         return partial(function, *inputs)
     leaves = [x.clone().requires_grad_() for x in inputs]
@@ -39,7 +39,7 @@ def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call
 
 
 def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) -> list[Spread]:
-    """Time calls in turns, for so many seconds and rounds at least; ratios are to the call at position ``base``."""
+    """Time interleaved calls for at least so many seconds and rounds; ratios are to the call at index ``base``."""
     loops = [_loops(call) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
     turns = list(range(len(calls)))
@@ -53,13 +53,13 @@ def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) ->
 
 
 def spread(times: Sequence[float], base: Sequence[float]) -> Spread:
-    """Seconds of each round, beside those of the baseline, as a row has them: in microseconds."""
+    """Summarize the seconds of each round and of the baseline, in microseconds."""
     low, middle, high = statistics.quantiles([t / b for t, b in zip(times, base, strict=True)], n=4)
     return Spread(1e6 * statistics.median(times), middle, low, high, len(times))
 
 
 def _loops(call: Call) -> int:
-    """Enough repetitions for the clock: about a millisecond, once warm."""
+    """The number of repetitions that take about a millisecond, after a warm-up."""
     cold = _seconds(call, 1)
     return 1 if cold > 0.05 else max(1, round(1e-3 / _seconds(call, 2)))
 
@@ -69,12 +69,12 @@ def _seconds(call: Call, loops: int) -> float:
     for _ in range(loops):
         call()
     if torch.cuda.is_available():
-        torch.cuda.synchronize()  # the device has done what the calls asked for
+        torch.cuda.synchronize()  # wait for the device
     return (time.perf_counter() - start) / loops
 
 
 def extra_bytes(call: Call, device: str = "cpu") -> int:
-    """The most that torch had allocated at once during a call; the kernels' scratch, a few rows, is not in it."""
+    """The peak memory that torch allocates during a call, without the kernels' scratch buffers of a few rows."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -89,7 +89,7 @@ def extra_bytes(call: Call, device: str = "cpu") -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """So many threads for torch's operations."""
+    """Set the number of torch's threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""What sampling from a sparse distribution costs, beside the warpers of transformers that keep as many tokens."""
+"""The time of sampling from sparse distributions, against warpers of Transformers that keep as many tokens."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
 
-SHAPES = tuple(product((1, 8, 64), (50257, 152064)))  # rows, tokens: of GPT-2 and of Qwen
+SHAPES = tuple(product((1, 8, 64), (50257, 152064)))  # rows, vocabulary: GPT-2 and Qwen
 QUICK_SHAPES = ((2, 1000),)
 KEPT, MIN_P, T = 50, 0.05, 3.0  # exp(-3) = 0.05
 
@@ -51,7 +51,7 @@ BENCHMARK = Benchmark(
     title="{rows} x {tokens} tokens, threads: {threads}",
     place="{rows} x {tokens} tokens, threads: {threads}",
     goals=(
-        Goal("r-softmax of the 50 best tokens, beside top-k", 1.0, {"warper": ("r-softmax",)}),
-        Goal("t-softmax, beside min-p", 1.0, {"warper": ("t-softmax",)}, beside={"warper": "min-p"}),
+        Goal("r-softmax of the 50 best tokens, against top-k", 1.0, {"warper": ("r-softmax",)}),
+        Goal("t-softmax, against min-p", 1.0, {"warper": ("t-softmax",)}, beside={"warper": "min-p"}),
     ),
 )

@@ -1,10 +1,10 @@
-"""The commands that the laboratory adds to ``rsoftmax``: ``bench | reproduce | report``, a file for each."""
+"""The laboratory's commands of ``rsoftmax``, one file each: ``bench``, ``reproduce`` and ``report``."""
 
 import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add them."""
+    """Add the commands to the application."""
     from rsoftmax_lab.commands import bench, report, reproduce
     from rsoftmax_lab.experiments import EXPERIMENTS
 

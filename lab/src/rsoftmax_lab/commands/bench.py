@@ -1,4 +1,4 @@
-"""``rsoftmax bench``, and ``rsoftmax bench NAME`` for each benchmark of the table."""
+"""``rsoftmax bench``, and ``rsoftmax bench NAME`` for each registered benchmark."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from rsoftmax_lab.bench.benchmark import Benchmark, Settings
 
 USUAL = "mappings"
-HELP = f"""{BENCHMARKS[USUAL]} With a command, time what it names.
+HELP = f"""{BENCHMARKS[USUAL]} A command selects another benchmark.
 
-Options may stand before the command or after it."""
+Options may come before or after the command."""
 
 app = typer.Typer()
 
 
 @dataclass(frozen=True)
 class Options:
-    """What stands on the command line; None: nothing."""
+    """The options of the command line; None if not given."""
 
     quick: bool | None = None
     threads: str | None = None
@@ -32,22 +32,22 @@ class Options:
 
 def bench(
     context: typer.Context,
-    quick: Annotated[bool | None, typer.Option(help="Few and small cases: a minute at most.")] = None,
+    quick: Annotated[bool | None, typer.Option(help="Few and small cases: at most a minute.")] = None,
     threads: Annotated[
-        str | None, typer.Option(help="Thread counts, apart by commas.", show_default="1, and as many as cores")
+        str | None, typer.Option(help="Thread counts, comma-separated.", show_default="1 and the number of cores")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder for the rows.", show_default="results; results/quick with --quick"),
+        typer.Option(help="The folder of results.", show_default="results; results/quick with --quick"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A folder, or a name on the hub: a model for texts, if one is needed.")
+        str | None, typer.Option(help="A folder or hub id of a text model, for benchmarks that need one.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where to measure: cpu or cuda, which is AMD's as well.", show_default="cpu")
+        str | None, typer.Option(help="cpu, or cuda for NVIDIA and AMD GPUs.", show_default="cpu")
     ] = None,
 ) -> None:
-    """``rsoftmax bench`` itself and each of its commands: they take the same options."""
+    """Run ``rsoftmax bench`` or one of its commands, which take the same options."""
     options = _joined(context.obj or Options(), Options(quick, threads, out, model, device))
     if context.invoked_subcommand:
         context.obj = options
@@ -62,12 +62,12 @@ for name, text in BENCHMARKS.items():
 
 
 def _joined(before: Options, after: Options) -> Options:
-    """Both together."""
+    """Merge the options before and after the command."""
     given = {name: value for name, value in asdict(before).items() if value is not None}
     for name, value in asdict(after).items():
         if value is not None and given.setdefault(name, value) != value:
             raise typer.BadParameter(
-                f"it is {given[name]} before the command and {value} after it; give it once", param_hint=f"--{name}"
+                f"{given[name]} before the command contradicts {value} after it; pass it once", param_hint=f"--{name}"
             )
     return Options(**given)
 
@@ -88,7 +88,7 @@ def _run(name: str, options: Options) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = run(benchmark, groups, path, Console())
-    except OSError as error:  # a place that cannot be written, a full disk
+    except OSError as error:  # not writable, or the disk is full
         raise typer.BadParameter(str(error), param_hint="--out") from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -110,7 +110,7 @@ def _settings(name: str, benchmark: "Benchmark", options: Options) -> "Settings"
     from rsoftmax_lab.bench.benchmark import Settings
 
     if benchmark.takes_model != (options.model is not None):
-        says = "needs one: a folder, or a name on the hub" if benchmark.takes_model else "takes none"
+        says = "needs a folder or hub id" if benchmark.takes_model else "takes no model"
         raise typer.BadParameter(f"`rsoftmax bench {name}` {says}", param_hint="--model")
     threads = benchmark.threads if options.threads is None else _counts(options.threads)
     return Settings(threads, bool(options.quick), options.model or "", _device(name, benchmark, options.device))
@@ -126,9 +126,7 @@ def _device(name: str, benchmark: "Benchmark", device: str | None) -> str:
     if not benchmark.takes_device:
         raise typer.BadParameter(f"`rsoftmax bench {name}` runs on the CPU only", param_hint="--device")
     if not torch.cuda.is_available():
-        raise typer.BadParameter(
-            f"there is no such device: torch {torch.__version__} finds no CUDA or ROCm GPU", param_hint="--device"
-        )
+        raise typer.BadParameter(f"torch {torch.__version__} finds no CUDA or ROCm GPU", param_hint="--device")
     return device
 
 

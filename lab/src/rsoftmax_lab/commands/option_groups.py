@@ -1,4 +1,4 @@
-"""Options in groups: a dataclass, of which each field is an option of the command."""
+"""Groups of options: a dataclass whose fields are options of a command."""
 
 import inspect
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 
 def flattened(function: Callable[..., None]) -> Callable[..., None]:
-    """The same function for typer: in place of a parameter that is a dataclass it takes that dataclass's fields.
+    """Replace the parameters of a function that are dataclasses by their fields, as Typer expects.
 
     Example:
         >>> from dataclasses import dataclass

@@ -11,24 +11,24 @@ from rsoftmax_lab.experiments.experiment import Experiment
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="The folder that `rsoftmax reproduce` wrote.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Where to write; RESULTS/report if not given.")] = None,
+    results: Annotated[Path, typer.Option(help="The results folder of `rsoftmax reproduce`.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="The folder to write to. Default: RESULTS/report.")] = None,
 ) -> None:
-    """Write tables and figures of the results, the paper's claims beside ours, as Markdown and HTML."""
+    """Write tables and figures of the results next to the paper's numbers, as Markdown and HTML."""
     write_report(EXPERIMENTS, results, out or results / "report", hint="--results or --out")
 
 
 def write_report(
     experiments: Mapping[str, Experiment], results: Path, out: Path, *, hint: str, summary: str | None = None
 ) -> None:
-    """Write the report and say so.
+    """Write the report, and print its summary and the files.
 
     Args:
-        experiments: what it is about.
+        experiments: the experiments to report.
         results: the folder of results.
         out: the report's folder.
-        hint: which option to look at if it cannot be written.
-        summary: the experiment whose table is shown.
+        hint: the option to blame if it cannot be written.
+        summary: the experiment whose table is printed.
     """
     from rich.console import Console
 

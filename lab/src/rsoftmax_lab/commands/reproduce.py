@@ -1,4 +1,4 @@
-"""``rsoftmax reproduce NAME``: a command for each one in the table of experiments."""
+"""``rsoftmax reproduce NAME``, for each registered experiment."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -14,8 +14,8 @@ from rsoftmax_lab.running.options import Sweep
 
 
 def commands(experiments: Mapping[str, Experiment]) -> typer.Typer:
-    """The commands of the experiments; each does its runs and ends with a table and a picture."""
-    app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
+    """The commands of the experiments; each does its runs, then prints a table and writes the report."""
+    app = typer.Typer(help="Reproduce the paper's experiments.", no_args_is_help=True)
     for name, experiment in experiments.items():
         for command in experiment.commands:
             app.command(command)(flattened(_with_report(experiment.command(command), experiments, name)))

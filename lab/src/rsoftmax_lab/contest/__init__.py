@@ -1,1 +1,1 @@
-"""The multi-label contest of section 4.1, which three experiments hold on different data."""
+"""The multi-label comparison of the paper's section 4.1, which three experiments run on different data."""

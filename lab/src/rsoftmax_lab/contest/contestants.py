@@ -1,4 +1,4 @@
-"""Who takes part in the contest: every method, under each of its rules."""
+"""The contestants: every method with each of its decision rules."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from rsoftmax_lab.contest.methods import KNOWN, METHODS, P0, USERS
 
 
 class Contestant(NamedTuple):
-    """A method, and the rule by which its labels are read off."""
+    """A method and its decision rule."""
 
     method: str
     rule: str = "labels"
@@ -28,7 +28,7 @@ class Contestant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its title, and "(ours)" if it is."""
+        """Its title, marked "(ours)" if it is ours."""
         return f"{self.title} (ours)" if KNOWN[self.method].ours and self.rule != "tuned" else self.title
 
 
@@ -38,7 +38,7 @@ CONTESTANTS = tuple(one for one in EVERYBODY if one not in ORACLES)
 OURS = tuple(one for one in CONTESTANTS if METHODS[one.method].ours and one.rule == "labels")
 OTHERS = tuple(one for one in CONTESTANTS if not METHODS[one.method].ours)
 BEST_OF_OURS = Contestant("r_softmax_expected_f1")
-ITS_NETWORK_TUNED = Contestant("r_softmax_expected_f1", "tuned")  # the same scores without the rate
+ITS_NETWORK_TUNED = Contestant("r_softmax_expected_f1", "tuned")  # the same logits without the rule
 USERS_MICRO = Contestant("users_micro")
 BY_USERS = tuple(Contestant(name, rule) for name, method in USERS.items() for rule in method.rules)
 PAPERS = Contestant("r_softmax_count")

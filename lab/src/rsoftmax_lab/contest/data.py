@@ -1,4 +1,4 @@
-"""What a contest is held on: features and labels, in three parts."""
+"""The data of a comparison: features and labels of three splits."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ Labels = NDArray[np.bool_]
 
 
 class Rows(NamedTuple):
-    """Features and labels; if given, ``ignored`` says which labels count neither as right nor as wrong."""
+    """Features and labels; entries marked in ``ignored`` are excluded from the scores."""
 
     X: Matrix
     Y: Labels
@@ -18,7 +18,7 @@ class Rows(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Rows to learn from, rows to select on, and rows that nothing is selected on."""
+    """Training rows, validation rows for selection, and test rows."""
 
     train: Rows
     validation: Rows

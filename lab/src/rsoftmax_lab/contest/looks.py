@@ -1,4 +1,4 @@
-"""How contestants are drawn in every figure of a contest."""
+"""The line styles of the contestants in all figures."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from rsoftmax_lab.contest.contestants import OURS, PAPERS, Contestant
 
 
 class Look(NamedTuple):
-    """A line's look: what belongs together has one colour."""
+    """A line style; related contestants share a colour."""
 
     color: str
     style: str
@@ -31,6 +31,6 @@ LOOKS = {
 
 
 def label(one: Contestant) -> str:
-    """Its name in a legend, and whose it is."""
+    """The name in legends, with its origin."""
     whose = " (ours)" if one in OURS else " (the paper's)" if one == PAPERS else ""
     return one.title + whose

@@ -1,4 +1,4 @@
-"""The methods of the contest, in one table: a head with its loss, and the rules by which its labels are read off."""
+"""The methods of the comparison in one table: a head with its loss, and its decision rules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,13 @@ P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 @dataclass(frozen=True)
 class Method:
-    """A way to end a network.
+    """The head of a network and its decision rules.
 
     Attributes:
         title: its name in tables and figures.
-        head: what the estimator is told.
-        rules: how labels are read off, by name.
-        ours: not in the paper's contest.
+        head: the arguments of the estimator.
+        rules: the decision rules, by name.
+        ours: whether it is not part of the paper's comparison.
     """
 
     title: str
@@ -25,8 +25,8 @@ class Method:
     ours: bool = False
 
 
-def _head(mapping: str, loss: str, rate: str | None = None) -> dict[str, Any]:
-    return {"mapping": mapping, "loss": loss, "rate": rate}
+def _head(mapping: str, loss: str, rule: str | None = None) -> dict[str, Any]:
+    return {"mapping": mapping, "loss": loss, "rule": rule}
 
 
 LABELS: dict[str, Rule] = {"labels": nonzero, "true_count": true_count}
@@ -49,17 +49,17 @@ METHODS: dict[str, Method] = {
     "zlpr": Method("ZLPR", _head("t_softmax", "zlpr_loss", "zero"), LABELS),
 }
 
-# Classifiers as a user gets them, five networks each, told what is not the default.
+# Classifiers with default settings, five networks each; only what differs from the defaults.
 USERS: dict[str, Method] = {
     "users_micro": Method(
         'SparseLabelClassifier(average="micro")', {"average": "micro"}, {"labels": nonzero}, ours=True
     ),
-    "users_bce": Method("BCE, five networks", {"rate": "zero", "calibration": None}, {"labels": nonzero} | TUNED),
+    "users_bce": Method("BCE, five networks", {"rule": "zero", "calibration": None}, {"labels": nonzero} | TUNED),
 }
 KNOWN = METHODS | USERS
 
 
 def check_method(name: str) -> None:
-    """Refuse what is not in the tables."""
+    """Reject an unknown method."""
     if name not in KNOWN:
-        raise ValueError(f"no method is called {name!r}; there are {', '.join(KNOWN)}")
+        raise ValueError(f"unknown method {name!r}; expected one of {', '.join(KNOWN)}")

@@ -1,4 +1,4 @@
-"""What the rows of a contest say: scores of every contestant, at any set of points, averaged over seeds."""
+"""Scores of every contestant at any set of points, averaged over seeds."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ class Contest:
     """The rows of one experiment that were run under the same settings.
 
     Attributes:
-        settings: what they have in common beside the paper's defaults: nothing in a full run.
+        settings: their common differences from the paper's defaults; empty in a full run.
         rows: by point, then by seed, then by method.
     """
 
@@ -26,18 +26,18 @@ class Contest:
 
     @classmethod
     def of(cls, trials: Trials[Any]) -> "Contest":
-        """The contest of runs that are alike."""
+        """The comparison of runs under the same settings."""
         contest = cls(trials.settings, {})
         for run, row in trials:
             contest.methods(run)[run.method] = row
         return contest
 
     def methods(self, run: Training) -> dict[str, Row]:
-        """The rows at the point and with the seed of a run, by method; to be added to."""
+        """The mutable rows at the point and seed of a run, by method."""
         return self.rows.setdefault(run.point, {}).setdefault(run.seed, {})
 
     def points(self) -> list[Point]:
-        """What the contest was held on."""
+        """The points of the comparison."""
         return list(self.rows)
 
     @property
@@ -46,12 +46,12 @@ class Contest:
         return sorted({seed for seeds in self.rows.values() for seed in seeds})
 
     def score(self, one: Contestant, point: Point, seed: int, split: str, average: str = "micro") -> float | None:
-        """A contestant's F1, if that run is there."""
+        """A contestant's F1; None if the run is missing."""
         row = self.rows.get(point, {}).get(seed, {}).get(one.method)
         return float(row["rules"][one.rule][split][average]) if row and one.rule in row["rules"] else None
 
     def mean(self, one: Contestant, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
-        """The mean over the points, and then over the seeds that have all of them."""
+        """The mean over points, then over the seeds that have all of them."""
         return self.over_seeds(points, lambda point, seed: self.score(one, point, seed, split, average))
 
     def margin(
@@ -62,7 +62,7 @@ class Contest:
         split: str,
         average: str = "micro",
     ) -> Mean | None:
-        """How far one contestant is ahead of its best rival, chosen anew at each point; means as above."""
+        """The lead of a contestant over its best rival at each point; averaged as in :meth:`mean`."""
         rivals = list(rivals)
 
         def ahead(point: Point, seed: int) -> float | None:
@@ -81,9 +81,9 @@ class Contest:
         split: str,
         average: str = "micro",
     ) -> Mean | None:
-        """How far one contestant is ahead of the rival with the best mean over points and seeds.
+        """The lead of a contestant over the rival with the best mean over points and seeds.
 
-        Not of the best at each point: that one would be put together by looking at the scores that are reported.
+        Choosing the best rival at each point instead would select on the reported scores.
         """
         points = list(points)
         means = {rival: self.mean(rival, points, split, average) for rival in rivals}
@@ -100,7 +100,7 @@ class Contest:
         return Mean.of(means) if means else None
 
     def epoch_seconds(self, method: str, points: Iterable[Point]) -> float | None:
-        """The median time of an epoch's training."""
+        """The median training time of an epoch."""
         rows = [self.rows[point][seed].get(method) for point in points for seed in self.rows[point]]
         times = [row["epoch_seconds"] for row in rows if row]
         return statistics.median(times) if times else None

@@ -1,9 +1,8 @@
-"""Rules: how labels are read off what a trained network answers.
+"""Decision rules: from the outputs of a trained network to labels.
 
-Most methods have one rule, the non-zero probabilities; softmax has no zeros, so it is read at every threshold of a
-grid, from the same training. Two rules are not the paper's: ``tuned`` chooses its threshold on the validation rows, and
-``true_count`` is told how many labels each row has, which shows what a method's ranking is worth when the counting is
-perfect.
+Most methods have one rule, the non-zero probabilities. Softmax has no zeros, so one training is evaluated at every
+threshold of a grid. Two rules are not in the paper: ``tuned`` chooses its threshold on the validation rows, and
+``true_count`` is given the number of labels of each row, which measures the quality of the ranking alone.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from rsoftmax_lab.contest.scores import best_threshold
 
 
 class Answers(NamedTuple):
-    """What a network says about some rows: scores and probabilities [rows, K]; and the truth."""
+    """The outputs of a network for some rows: logits and probabilities [rows, K], and the true labels."""
 
     z: NDArray[np.float32]
     p: NDArray[np.float32]
@@ -26,14 +25,14 @@ class Answers(NamedTuple):
 
 
 def answers(z: NDArray[np.float32], p: NDArray[np.float32], Y: Labels, ignored: Labels | None) -> Answers:
-    """:class:`Answers` in which no rule finds a label that is ignored, so that it counts nowhere."""
+    """:class:`Answers` in which ignored labels are never predicted and never true."""
     if ignored is None:
         return Answers(z, p, Y)
     return Answers(np.where(ignored, -np.inf, z), np.where(ignored, 0, p), Y & ~ignored)
 
 
 Decision = Callable[[Answers], Labels]
-Rule = Callable[[Answers], Decision]  # from the validation rows to a decision; only "tuned" looks at them
+Rule = Callable[[Answers], Decision]  # from the validation rows to a decision; only "tuned" uses them
 
 
 def nonzero(validation: Answers) -> Decision:
@@ -42,12 +41,12 @@ def nonzero(validation: Answers) -> Decision:
 
 
 def at_least(p0: float) -> Rule:
-    """The labels are the probabilities that are not below p0."""
+    """The labels are the probabilities of at least p0."""
     return lambda validation: lambda answers: answers.p >= p0
 
 
 def tuned(what: str) -> Rule:
-    """The labels are the scores ("z") or probabilities ("p") above the threshold that is best on validation."""
+    """The labels are the logits ("z") or probabilities ("p") above the threshold that is best on validation."""
 
     def rule(validation: Answers) -> Decision:
         threshold = best_threshold(getattr(validation, what), validation.Y)
@@ -57,7 +56,7 @@ def tuned(what: str) -> Rule:
 
 
 def true_count(validation: Answers) -> Decision:
-    """The k highest scores, k being the true number of labels."""
+    """The labels are the k largest logits, where k is the true number of labels."""
 
     def top(answers: Answers) -> Labels:
         k = torch.from_numpy(answers.Y.sum(1, keepdims=True))

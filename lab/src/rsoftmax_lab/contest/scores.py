@@ -1,4 +1,4 @@
-"""F1, and the threshold that is best for it."""
+"""F1 scores, and the threshold that maximizes F1."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ AVERAGES = ("micro", "macro", "samples")
 
 
 def scores(truth: Labels, found: Labels) -> dict[str, float]:
-    """Micro, macro and samples F1, in per cent. Nothing to find and nothing found counts as right."""
+    """Micro, macro and samples F1, in per cent; 100 where no label is true or predicted."""
     return {
         average: round(100 * float(f1_score(truth, found, average=average, zero_division=1.0)), 4)
         for average in AVERAGES
@@ -20,7 +20,7 @@ def scores(truth: Labels, found: Labels) -> dict[str, float]:
 
 
 def micro_f1(truth: Labels, found: Labels) -> float:
-    """What :func:`scores` calls micro, as a share, and quick enough for each epoch."""
+    """Micro-F1 as a fraction, fast enough for each epoch."""
     size = int(np.count_nonzero(truth)) + int(np.count_nonzero(found))
     return 2 * int(np.count_nonzero(truth & found)) / size if size else 1.0
 
@@ -35,5 +35,5 @@ def best_threshold(values: NDArray[Any], truth: Labels) -> float:
     order = np.argsort(values, axis=None)[::-1]
     falling, right = values.ravel()[order], np.cumsum(truth.ravel()[order])
     f1 = 2 * right / (np.arange(1, len(order) + 1) + max(right[-1], 1))
-    f1[:-1][falling[:-1] == falling[1:]] = -1  # a threshold takes all of several equal values, or none
+    f1[:-1][falling[:-1] == falling[1:]] = -1  # ties are on the same side of a threshold
     return float(falling[f1.argmax()])

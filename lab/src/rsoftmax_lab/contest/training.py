@@ -1,4 +1,4 @@
-"""One run of the contest: one network, trained by one method, on any multi-label data, and scored under its rules."""
+"""One run of the comparison: a network trained by one method on any multi-label data, scored with each rule."""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape
 
-Point = Any  # what a contest is held on: a draw, or a set's name
+Point = Any  # a data set's name, or the settings of a synthetic one
 
 SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
 RULE = shapes.fields(
@@ -30,9 +30,9 @@ RULE = shapes.fields(
 
 @dataclass(frozen=True)
 class Training(BaseRun):
-    """The paper's training; a run says what it does differently. The width and the batch are ours: it gives none.
+    """The paper's training settings. Width and batch size are ours, because the paper does not state them.
 
-    ``hidden=0`` is a network without a hidden layer.
+    ``hidden=0`` means no hidden layer.
     """
 
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
@@ -50,23 +50,23 @@ class Training(BaseRun):
 
     @property
     def point(self) -> Point:
-        """On what the contest is held."""
+        """The data of the comparison."""
         return tuple(getattr(self, name) for name in self.PLACE)
 
 
 def contestant(run: Training) -> SparseLabelClassifier:
-    """The network of a run, to be trained an epoch at a time."""
+    """The untrained classifier of a run."""
     hidden = (run.hidden,) if run.hidden else ()
-    settings = {"hidden": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
+    settings = {"hidden_layer_sizes": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
     return SparseLabelClassifier(**PLAIN | METHODS[run.method].head | settings)
 
 
 def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[str, Any]:
-    """Train one method and score it under each of its rules.
+    """Train one method and score it with each of its rules.
 
-    For each rule: the epoch with the highest micro-F1 on the validation rows (the paper reports that number), the
-    scores at that epoch on validation and on test, and those on test after the last epoch, where nothing is selected;
-    with ``curves``, the micro-F1 on validation after each epoch.
+    For each rule: the epoch with the highest validation micro-F1 (the paper's number), the validation and test scores
+    at that epoch, and the test scores after the last epoch, without selection; with ``curves``, the validation
+    micro-F1 after each epoch.
     """
     model = contestant(run)
     followed = {name: _Followed(rule) for name, rule in METHODS[run.method].rules.items()}
@@ -96,15 +96,15 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[
 
 
 def fit_and_score(run: Training, data: Data) -> dict[str, Any]:
-    """Fit one classifier as a user would, and score it under each of its rules.
+    """Fit one classifier with default settings, and score it with each of its rules.
 
-    The validation rows stop the training, calibrate and cut, or have a threshold tuned on them; the settings of the
-    run's training are not used. The row is that of :func:`train_and_score`, with nothing chosen after the fit.
+    The validation rows are used for early stopping and for calibration or threshold tuning; the run's training settings
+    are not used. The row has the fields of :func:`train_and_score`; no epoch is selected.
     """
     model = SparseLabelClassifier(**USERS[run.method].head, random_state=run.seed)
     start = time.perf_counter()
     model.fit(data.train.X, data.train.Y, validation=(data.validation.X, data.validation.Y))
-    seconds, epochs = time.perf_counter() - start, len(model.net_.history)
+    seconds, epochs = time.perf_counter() - start, len(model.estimators_[0].history)
     validation, test = (
         answers(model.decision_function(rows.X), model.predict_distribution(rows.X), rows.Y, rows.ignored)
         for rows in (data.validation, data.test)
@@ -125,7 +125,7 @@ def fit_and_score(run: Training, data: Data) -> dict[str, Any]:
 
 
 class _Followed:
-    """A rule's micro-F1 on validation after each epoch, and what the best of these epochs had."""
+    """The validation micro-F1 of a rule after each epoch, with the weights and decision of the best epoch."""
 
     weights: dict[str, Tensor]
     decide: Decision
@@ -142,16 +142,16 @@ class _Followed:
 
 
 class _Judged(NamedTuple):
-    """What the network says about the rows that it did not learn from."""
+    """The outputs for the validation and test rows."""
 
     validation: Answers
     test: Answers
 
     @classmethod
     def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Judged":
-        """The answers as the network is now, or with the weights of some epoch."""
+        """The outputs of the current network, or with the weights of an epoch."""
         if weights is not None:
-            model.net_.module_.load_state_dict(weights)
+            model.estimators_[0].module_.load_state_dict(weights)
         return cls(_ask(model, data.validation), _ask(model, data.test))
 
 
@@ -160,8 +160,8 @@ def _score(answers: Answers, decide: Decision) -> dict[str, float]:
 
 
 def _ask(model: SparseLabelClassifier, rows: Rows) -> Answers:
-    """``decision_function`` and ``predict_proba`` from one pass."""
-    module = model.net_.module_.eval()
+    """``decision_function`` and ``predict_proba`` in one forward pass."""
+    module = model.estimators_[0].module_.eval()
     with torch.no_grad():
         outputs = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
     z = [output.z if output.theta is None else output.z - output.theta for output in outputs]
@@ -173,4 +173,4 @@ def _dense(X: Matrix) -> Tensor:
 
 
 def _weights(model: SparseLabelClassifier) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.net_.module_.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in model.estimators_[0].module_.state_dict().items()}

@@ -1,6 +1,6 @@
-"""The paper's experiments: one folder for each, and the table of them.
+"""The paper's experiments, one folder each, and their table.
 
-Nothing heavy is imported here: the commands and the report's sections load an experiment's files when they need them.
+The commands and the report's sections import an experiment's files when they need them.
 """
 
 from rsoftmax_lab.experiments.experiment import Experiment

@@ -1,4 +1,4 @@
-"""What an experiment is: a folder of files that are named alike."""
+"""An experiment: a folder of files with fixed names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the commands are listed without what runs and reports them
+if TYPE_CHECKING:  # commands are listed without these imports
     from rsoftmax_lab.report.write import Section
     from rsoftmax_lab.running.journal import Notice
     from rsoftmax_lab.running.rows import Trials
@@ -14,21 +14,21 @@ if TYPE_CHECKING:  # the commands are listed without what runs and reports them
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment, by the files of its folder.
+    """An experiment, loaded from the files of its folder.
 
     ========================  ==========================================================================================
-    ``data.py``               what is learned from: drawn, or read from files
+    ``data.py``               the data: generated, or read from files
     ``grid.py``               ``Run``, one run with the paper's numbers as defaults; ``grid`` and ``quick_grid``
-    ``run.py``                from a run to its row
-    ``section.py``            ``section(found, out, notice)``: what the report says, from the rows that were found
+    ``run.py``                does a run and returns its row
+    ``section.py``            ``section(found, out, notice)``: the section of the report, from the rows
     ``template.md.jinja``     the text of the section
     ``figure.py``             its figure, if it has one
-    ``command.py``            a function for each command, with the options of the command as its parameters
+    ``command.py``            a function for each command, whose parameters are the command's options
     ========================  ==========================================================================================
 
     Attributes:
         folder: its name in this package.
-        commands: the NAMEs of ``rsoftmax reproduce NAME``, each of which writes its rows to ``NAME.jsonl``.
+        commands: the names of its commands; ``rsoftmax reproduce NAME`` writes its rows to ``NAME.jsonl``.
     """
 
     folder: str
@@ -40,7 +40,7 @@ class Experiment:
         return function
 
     def read(self, results: Path, notice: "Notice") -> "dict[str, Trials[Any]]":
-        """The finished runs in a folder of results, by command; only of commands that have some."""
+        """The finished runs in a results folder, by command; commands without runs are omitted."""
         from rsoftmax_lab.running import rows
 
         run = self._file("grid").Run
@@ -48,7 +48,7 @@ class Experiment:
         return {name: trials for name, trials in found.items() if len(trials)}
 
     def section(self, results: Path, out: Path, notice: "Notice") -> "Section | None":
-        """What the report says of a folder of results, with pictures drawn into ``out``; None if there are no rows."""
+        """The section of a results folder, with figures drawn into ``out``; None if there are no rows."""
         found = self.read(results, notice)
         section: Section | None = self._file("section").section(found, out, notice) if found else None
         return section

@@ -1,20 +1,20 @@
-"""Data sets of the Hugging Face hub, loaded by the package ``datasets``."""
+"""Data sets from the Hugging Face Hub, loaded with ``datasets``."""
 
 from typing import Any
 
 
 def load(name: str, *configuration: str) -> Any:
-    """The splits of a data set on the hub, by their names.
+    """The splits of a data set on the hub, by name.
 
     Args:
-        name: its hub id; said to be no folder in an error, as a folder would have been read without the hub.
-        configuration: which part of it, if it has several.
+        name: its hub id.
+        configuration: the configuration, if there are several.
     """
     try:
         from datasets import load_dataset
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            f"{name!r} is not a folder, and to read it from the hub needs {missing.name}; run:"
+            f"{name!r} is not a folder, and loading it from the hub needs {missing.name}; run:"
             " pip install 'rsoftmax-lab[hub]'",
             name=missing.name,
         ) from None

@@ -1,6 +1,6 @@
-"""Multi-label sets in Mulan's format: ``NAME/NAME-train.arff``, ``NAME/NAME-test.arff`` and ``NAME/NAME.xml``.
+"""Multi-label data sets in Mulan's format: ``NAME/NAME-train.arff``, ``NAME/NAME-test.arff`` and ``NAME/NAME.xml``.
 
-The ARFF files hold features and labels as columns, dense or sparse; the XML file names the columns that are labels.
+The ARFF files contain features and labels as columns, dense or sparse; the XML file lists the label columns.
 """
 
 import re
@@ -14,19 +14,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from rsoftmax.printable import printable
+from rsoftmax.files.card import printable
 
 BINARY = {"0", "1"}
 
 
 class Table(NamedTuple):
-    """A set's rows.
+    """The rows of a data set.
 
     Attributes:
-        X: features [rows, d], float32; a sparse array if the file is sparse. A nominal feature of the values 0 and 1 is
-            a column, any other has a column of 0 and 1 for each of its values.
+        X: features [rows, d], float32; a sparse array if the file is sparse. A nominal feature with the values 0 and 1
+            is one column, any other is one-hot encoded.
         Y: labels [rows, K], bool, in the order of the XML file.
-        numeric: which columns of X are numeric, [d].
+        numeric: whether each column of X is numeric, [d].
     """
 
     X: Any
@@ -35,30 +35,32 @@ class Table(NamedTuple):
 
 
 def names(folder: Path, only: Sequence[str] | None = None) -> list[str]:
-    """The sets in a folder, or those of them that are asked for."""
+    """The data sets in a folder, or the requested ones."""
     if not folder.is_dir():
         raise FileNotFoundError(f"the folder {str(folder)!r} does not exist")
     found = sorted(path.parent.name for path in folder.glob("*/*.xml") if path.stem == path.parent.name)
     for name in found:
         if printable(name) != name:
             raise ValueError(
-                f"{str(folder)!r} has a set whose name cannot be shown, {name!r}; rename its folder and files"
+                f"{str(folder)!r} has a data set with non-printable characters in its name, {name!r}; rename it"
             )
     if not found:
-        raise FileNotFoundError(f"{str(folder)!r} holds no sets; one is NAME/NAME.xml, -train.arff and -test.arff")
+        raise FileNotFoundError(
+            f"{str(folder)!r} contains no data sets; expected NAME/NAME.xml, NAME-train.arff and NAME-test.arff"
+        )
     for name in only or ():
         if name not in found:
-            raise ValueError(f"{str(folder)!r} has no set {name!r}; it has {', '.join(found)}")
+            raise ValueError(f"{str(folder)!r} has no data set {name!r}; it has {', '.join(found)}")
     return list(dict.fromkeys(only or found))
 
 
 def read(folder: Path) -> tuple[Table, Table]:
-    """The training and the test rows of the set in a folder. Errors name the file, and where they can, the line."""
+    """The training and test rows of the data set in a folder. Errors name the file and, if possible, the line."""
     labels = _labels(folder / f"{folder.name}.xml")
     train, test = (_load(folder / f"{folder.name}-{part}.arff") for part in ("train", "test"))
     tables = _table(train, labels), _table(test, labels)
     if train.attributes != test.attributes:
-        raise ValueError(f"{test.path}: its attributes are not those of {train.path}")
+        raise ValueError(f"{test.path}: its attributes differ from those of {train.path}")
     return tables
 
 
@@ -78,7 +80,7 @@ def _labels(path: Path) -> list[str]:
     if not found or not all(found):
         raise ValueError(f'{path}: expected <label name="..."> for every label, got {found or "none"}')
     if len(found) < 2:
-        raise ValueError(f"{path}: lists 1 label; a multi-label set has two at least")
+        raise ValueError(f"{path}: lists 1 label; a multi-label data set has at least two")
     labels = [_plain(name) for name in found]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:
@@ -93,7 +95,7 @@ def _load(path: Path) -> _File:
     sparse = bool(lines) and lines[0][1].startswith("{")
     try:
         content = arff.loads(text, return_type=arff.LOD if sparse else arff.DENSE)
-    except Exception as error:  # of arff's own kind, and of others where it has not looked
+    except Exception as error:  # ArffException, or any other error on unexpected input
         raise ValueError(f"{path}: {_reason(error)}") from None
     if not content["data"]:
         raise ValueError(f"{path}: has no rows after @data")
@@ -107,15 +109,15 @@ _DECLARATION = re.compile(rf"""@attribute\s++(?:{_QUOTED}|[^\s{{}}]++)\s++(?:{_V
 
 
 def _check_declarations(path: Path, text: str) -> None:
-    """Refuse a list of values that is not written as one: arff takes for ever to see that it is none."""
+    """Reject malformed lists of values: arff's regular expression would take forever on them."""
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
         if "{" in line and line.lower().startswith("@attribute") and not _DECLARATION.fullmatch(line):
-            raise ValueError(f"{path}, line {number}: wanted @attribute NAME {{VALUE,...}}, got {line[:80]!r}")
+            raise ValueError(f"{path}, line {number}: expected @attribute NAME {{VALUE,...}}, got {line[:80]!r}")
 
 
 def _reason(error: Exception) -> str:
-    """What an error says; arff formats its text with the line's number, which fails if the file has put in a %."""
+    """The message of an error; arff formats it with the line number, which fails if the message contains a %."""
     try:
         return str(error) or type(error).__name__
     except (TypeError, ValueError):
@@ -144,7 +146,9 @@ def _check(file: _File, kinds: dict[str, Any], labels: list[str]) -> None:
             raise ValueError(f"{file.path}: the label {label!r} must be {{0,1}}, got {kinds[label]}")
     for name, kind in kinds.items():
         if isinstance(kind, str) and kind.upper() not in ("NUMERIC", "REAL", "INTEGER"):
-            raise ValueError(f"{file.path}: the feature {name!r} is of type {kind}; numbers and {{...}} can be read")
+            raise ValueError(
+                f"{file.path}: the feature {name!r} is of type {kind}; only numeric and {{...}} are supported"
+            )
 
 
 def _columns(file: _File, labels: list[str]) -> Iterator[Column]:
@@ -154,7 +158,7 @@ def _columns(file: _File, labels: list[str]) -> Iterator[Column]:
 
 
 def _cells(file: _File) -> Iterator[tuple[int, str, Any, str | float]]:
-    """Row, attribute, its type and its value, for every value; of those that a sparse file omits, for all but zeros."""
+    """Row, attribute, type and value of every cell, including the non-zero cells that a sparse file omits."""
     omitted = _omitted(file) if file.sparse else {}
     for number, row in enumerate(file.rows):
         for index, value in (omitted | row).items() if file.sparse else enumerate(row):
@@ -165,9 +169,9 @@ def _cells(file: _File) -> Iterator[tuple[int, str, Any, str | float]]:
 
 
 def _omitted(file: _File) -> dict[int, str]:
-    """What it means if a sparse row has no value for a column: of a nominal one, the first that is declared.
+    """The values of omitted cells in a sparse file: for a nominal column, the first declared value.
 
-    A number that is omitted is 0, as is "0" where it is the first of 0 and 1: neither has to be written down.
+    Omitted numbers, and "0" where it is the first of 0 and 1, are zero and left out here.
     """
     first = {index: kind[0] for index, (_, kind) in enumerate(file.attributes) if not isinstance(kind, str)}
     return {index: value for index, value in first.items() if value != "0" or not _is_number(file.attributes[index][1])}
@@ -178,7 +182,7 @@ def _features(file: _File, columns: dict[Column, int]) -> sp.csr_array:
     amounts: list[float] = []
     for number, name, kind, value in _cells(file):
         column = columns.get((name, None) if _is_number(kind) else (name, str(value)))
-        if column is not None:  # else it is a label
+        if column is not None:  # otherwise it is a label
             places.append((number, column))
             amounts.append(float(value) if _is_number(kind) else 1.0)
     with np.errstate(over="ignore"):
@@ -186,7 +190,7 @@ def _features(file: _File, columns: dict[Column, int]) -> sp.csr_array:
     for wrong in np.flatnonzero(~np.isfinite(values))[:1]:
         number, place = places[wrong]
         name = list(columns)[place][0]
-        raise ValueError(f"{_line(file, number)}: {name!r} is {amounts[wrong]}, not a number that float32 can hold")
+        raise ValueError(f"{_line(file, number)}: {name!r} is {amounts[wrong]}, not representable as a finite float32")
     return sp.csr_array((values, np.array(places).reshape(-1, 2).T), shape=(len(file.rows), len(columns)))
 
 
@@ -200,7 +204,7 @@ def _truth(file: _File, labels: list[str]) -> NDArray[np.bool_]:
 
 
 def _line(file: _File, number: int) -> str:
-    """Where a row stands, counted from 0."""
+    """The file and line of a row."""
     line, _ = _data_lines(_text(file.path))[number]
     return f"{file.path}, line {line}"
 
@@ -210,23 +214,23 @@ def _is_number(kind: Any) -> bool:
 
 
 def _plain(name: str) -> str:
-    r"""A name without backslashes: ARFF files write Swainson\'s, and the reader leaves it so."""
+    r"""A name without backslashes: ARFF files write Swainson\'s, and the reader keeps the backslash."""
     return re.sub(r"\\(.)", r"\1", name)
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")  # Windows puts a mark before the text
+        return path.read_text(encoding="utf-8-sig")  # Windows adds a byte order mark
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{path} does not exist; a set NAME is NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"
+            f"{path} does not exist; a data set consists of NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None
 
 
 def _data_lines(text: str) -> list[tuple[int, str]]:
-    """The lines of rows, with their numbers."""
+    """The numbered lines of the data section."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     start = next((i for i, (_, line) in enumerate(lines) if line.lower() == "@data"), len(lines))
     return [(number, line) for number, line in lines[start + 1 :] if line and not line.startswith("%")]

@@ -1,4 +1,4 @@
-"""What rows call an encoder and its data."""
+"""The names of encoders and data in rows."""
 
 import hashlib
 from functools import cache
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @cache
 def source_name(source: str, *patterns: str) -> str:
-    """What a model or a set is called in rows: its name on the hub, or its folder's and a hash of its files.
+    """The name of a model or data set in rows: its hub id, or its folder's name with a hash of its files.
 
     Example:
         >>> source_name("google-bert/bert-base-uncased", "*.safetensors")
@@ -17,7 +17,7 @@ def source_name(source: str, *patterns: str) -> str:
         ...     source_name(folder, "*.safetensors") == folder.split("/")[-1] + "@e3b0c442"
         True
 
-    The path to the folder is left out, as it says nothing elsewhere; the hash tells folders of the same name apart.
+    The path is omitted because it differs between machines; the hash distinguishes folders of the same name.
     """
     folder = Path(source).absolute()
     if not folder.is_dir():

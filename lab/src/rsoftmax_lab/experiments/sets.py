@@ -1,4 +1,4 @@
-"""Real sets on their way into a contest: read once, and numeric features standardised."""
+"""Tabular data sets for the comparisons: read once, numeric features standardized."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,14 +14,14 @@ from rsoftmax_lab.contest.data import Rows
 from rsoftmax_lab.experiments import mulan
 
 
-@lru_cache(maxsize=1)  # the runs on one set follow each other
+@lru_cache(maxsize=1)  # consecutive runs use the same data
 def read(folder: Path, dataset: str) -> tuple[mulan.Table, mulan.Table]:
-    """The training rows and the test rows of a set."""
+    """The training and test rows of a data set."""
     return mulan.read(folder / dataset)
 
 
 def standardised(parts: Sequence[Rows], numeric: NDArray[np.bool_]) -> list[Rows]:
-    """The same rows, numeric features standardised by those of the first part; nominal ones are 0 and 1 and stay so."""
+    """Standardize numeric features by the statistics of the first part; one-hot features stay 0 and 1."""
     if not numeric.any():
         return list(parts)
     first = parts[0].X

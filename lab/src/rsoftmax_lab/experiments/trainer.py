@@ -1,4 +1,4 @@
-"""What fine-tuning has in common, whatever is fine-tuned: the Trainer of transformers, quiet but for lines of ours."""
+"""Shared parts of fine-tuning with the Trainer of Transformers, which logs only our progress lines."""
 
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class Tuned(Protocol):
 
     @property
     def epochs(self) -> float:
-        """Passes over the training rows."""
+        """The number of epochs."""
 
     @property
     def lr(self) -> float:
@@ -22,11 +22,11 @@ class Tuned(Protocol):
 
     @property
     def seed(self) -> int:
-        """What the random numbers follow."""
+        """The random seed."""
 
 
 def arguments(run: Tuned, folder: str | Path, **settings: Any) -> TrainingArguments:
-    """The Trainer's settings for a run; it writes to the folder, and shows and reports nothing by itself."""
+    """The Trainer's arguments for a run; it writes to the folder and logs nothing itself."""
     return TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=run.epochs,
@@ -40,11 +40,11 @@ def arguments(run: Tuned, folder: str | Path, **settings: Any) -> TrainingArgume
 
 
 def show_progress(trainer: Trainer, line: Callable[[Any, dict[str, Any]], str | None]) -> None:
-    """Show lines of ours on stderr instead of the Trainer's: runs take minutes, and a sweep's bar moves at their end.
+    """Print our progress lines to stderr instead of the Trainer's: a sweep's bar moves only when a run ends.
 
     Args:
         trainer: the Trainer.
-        line: from the Trainer's state and what it logs to a line, or None to show nothing.
+        line: maps the Trainer's state and logs to a line; None prints nothing.
     """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(_Progress(line))

@@ -1,1 +1,1 @@
-"""Tables and figures of the results, the paper's numbers beside ours: a report in Markdown and in HTML."""
+"""The report: tables and figures of the results next to the paper's numbers, in Markdown and HTML."""

@@ -1,4 +1,4 @@
-"""What all figures of the report share."""
+"""Helpers shared by all figures of the report."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,14 +10,14 @@ from PIL import Image
 
 
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of rows of axes; the width is that of one column, the height that of the whole figure."""
+    """A figure with a grid of axes; ``width`` is that of a column, ``height`` that of the figure."""
     size = (width * columns, height)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     return figure, axes.tolist()
 
 
 def tidy(axis: Axes) -> None:
-    """Small numbers, a pale grid, no frame above and to the right."""
+    """Small tick labels, a light grid, no top and right spines."""
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
@@ -32,9 +32,9 @@ def legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure and close it: a picture of 256 colours, enough for lines, and a third of the size."""
+    """Save and close the figure, reduced to 256 colours: enough for lines, at a third of the file size."""
     figure.savefig(path, dpi=130)
     plt.close(figure)
-    with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(256)
+    with Image.open(path) as image:
+        few = image.convert("RGB").quantize(256)
     few.save(path, optimize=True)

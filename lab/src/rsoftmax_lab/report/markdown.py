@@ -1,4 +1,4 @@
-"""Values as Markdown: the only place where names, settings and scores, which come from data, become Markdown."""
+"""Conversion of values to Markdown: the only place where names, settings and scores from data are escaped."""
 
 import re
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from typing import Any
 
 import jinja2
 
-from rsoftmax.printable import printable
+from rsoftmax.files.card import printable
 from rsoftmax_lab.report.table import Bold, Table
 
 TEMPLATE = "template.md.jinja"
-MARKUP = re.compile(r"[\\`*\[<|&~$]|(?<![^\W_])_|_(?![^\W_])")  # one underscore inside of a word is no markup
+MARKUP = re.compile(r"[\\`*\[<|&~$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word is not markup
 
 
 class Markdown(str):
-    """Text that is Markdown already."""
+    """Text that is already Markdown."""
 
 
 def render(package: str, **values: Any) -> str:
-    """Fill in the template of a package; :func:`markdown` writes what is filled in."""
+    """Render the template of a package; values are converted by :func:`markdown`."""
     environment = jinja2.Environment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -31,7 +31,7 @@ def render(package: str, **values: Any) -> str:
 
 
 def markdown(value: object) -> str:
-    """A value, as it stands in Markdown.
+    """A value as Markdown.
 
     Example:
         >>> print(markdown(Table(["F1", "VOC"], [["softmax", Bold("76.05")]])))
@@ -41,7 +41,7 @@ def markdown(value: object) -> str:
         >>> print(markdown("a|b <img src=x> ![x](nope.png) max_length"))
         a\\|b \\<img src=x> !\\[x](nope.png) max_length
 
-    Whatever is not a table or :class:`Markdown` is text, and is escaped so that it reads as it is.
+    Everything but tables and :class:`Markdown` is converted to text and escaped.
     """
     match value:
         case Table():
@@ -59,5 +59,5 @@ def _escaped(text: str) -> str:
 
 
 def listed(settings: Mapping[str, Any]) -> str:
-    """Settings, one after the other."""
+    """Settings as a comma-separated list."""
     return ", ".join(f"{name} = {value}" for name, value in settings.items())

@@ -1,11 +1,11 @@
-"""A score over seeds."""
+"""Mean scores over seeds."""
 
 import statistics
 from typing import NamedTuple
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with its standard deviation; no deviation if there is one seed only."""
+    """A mean over seeds with its standard deviation, which is None for a single seed."""
 
     value: float
     spread: float | None
@@ -20,5 +20,5 @@ class Mean(NamedTuple):
 
 
 def signed(mean: Mean | None) -> str:
-    """A difference, with its sign; nothing if it is not known."""
+    """A difference with its sign; empty if unknown."""
     return "" if mean is None else f"{'+' if mean.value >= 0 else ''}{mean}"

@@ -1,4 +1,4 @@
-"""Mean ranks of several methods over several sets, and which differences are more than chance.
+"""Mean ranks of several methods over several data sets, and which differences are significant.
 
 Reference: Demšar, Statistical comparisons of classifiers over multiple data sets (2006).
 """
@@ -19,9 +19,9 @@ class Ranks(NamedTuple):
 
     Attributes:
         means: by name, the best first.
-        sets: over how many sets.
-        p_value: of Friedman's test that all names are alike.
-        critical: Nemenyi's critical difference: mean ranks closer than this may be alike, at a level of 5 %.
+        sets: the number of data sets.
+        p_value: of Friedman's test of the hypothesis that all methods are equal.
+        critical: Nemenyi's critical difference at the 5 % level: smaller differences are not significant.
     """
 
     means: dict[str, float]
@@ -30,7 +30,7 @@ class Ranks(NamedTuple):
     critical: float
 
     def groups(self) -> list[tuple[str, str]]:
-        """The first and the last name of each longest run of names that may be alike."""
+        """The first and last name of each maximal group without significant differences."""
         names, ranks = list(self.means), list(self.means.values())
         last = [max(j for j in range(len(ranks)) if ranks[j] - rank <= self.critical) for rank in ranks]
         longest = [(0, last[0]), *((i, end) for i, (before, end) in enumerate(pairwise(last), 1) if end > before)]
@@ -38,7 +38,7 @@ class Ranks(NamedTuple):
 
 
 def mean_ranks(scores: Mapping[str, Sequence[float]]) -> Ranks:
-    """The mean ranks of names by their scores, one for each set; the highest score has rank 1, equals share theirs.
+    """The mean ranks of names by their scores, one per data set; the highest score has rank 1, ties share ranks.
 
     Example:
         >>> ranks = mean_ranks({"a": [3.0, 5.0, 4.0], "b": [2.0, 6.0, 3.0], "c": [1.0, 1.0, 1.0]})

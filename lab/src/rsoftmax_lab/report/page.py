@@ -1,4 +1,4 @@
-"""Markdown as HTML: the report as one file, with its pictures in it. The only place where HTML is made."""
+"""Markdown to HTML: the report as a single file with embedded figures. The only place that generates HTML."""
 
 import base64
 from pathlib import Path
@@ -7,15 +7,15 @@ from markdown_it import MarkdownIt
 
 
 def page(markdown: str, folder: Path) -> str:
-    """The page, with the pictures of the folder in it.
+    """The page, with the figures of the folder embedded.
 
-    HTML in the Markdown is shown as text. The page's policy lets a browser run no script and load nothing.
+    HTML in the Markdown is shown as text. The content security policy allows no scripts and no requests.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
-    for picture in [part for token in tokens for part in token.children or () if part.type == "image"]:
-        content = base64.b64encode((folder / str(picture.attrs["src"])).read_bytes()).decode()
-        picture.attrs["src"] = f"data:image/png;base64,{content}"
+    for image in [part for token in tokens for part in token.children or () if part.type == "image"]:
+        content = base64.b64encode((folder / str(image.attrs["src"])).read_bytes()).decode()
+        image.attrs["src"] = f"data:image/png;base64,{content}"
     return PAGE.replace("BODY", parser.renderer.render(tokens, parser.options, {}))
 
 

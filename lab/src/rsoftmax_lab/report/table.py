@@ -1,4 +1,4 @@
-"""Tables of text: the same for Markdown and for the terminal."""
+"""Tables of text, for Markdown and for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rsoftmax.printable import printable
+from rsoftmax.files.card import printable
 from rsoftmax_lab.report.mean import Mean
 
 
@@ -17,7 +17,7 @@ class Bold(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text; the first column is aligned to the left, the others to the right."""
+    """Cells of text; the first column is left-aligned, the others are right-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -33,11 +33,11 @@ class Table:
 
 
 def best_in_bold(means: Mapping[str, Sequence[Mean | None]], *, lowest: bool = False) -> list[list[str]]:
-    """A row for each name that has a mean; in each column the best, and what equals it as shown, in bold.
+    """One row for each name that has a mean; the best value of each column, and its ties as printed, in bold.
 
     Args:
-        means: of each name, one for each column.
-        lowest: the best is the lowest.
+        means: by name, one for each column.
+        lowest: whether lower is better.
 
     Example:
         >>> best_in_bold({"a": [Mean(2.0, None), None], "b": [Mean(1.0, None), Mean(3.0, None)], "c": [None, None]})
@@ -60,7 +60,7 @@ def best_in_bold(means: Mapping[str, Sequence[Mean | None]], *, lowest: bool = F
 
 
 class Claim(NamedTuple):
-    """What the paper or we say, and what the numbers say to that."""
+    """A claim of the paper or of ours, the numbers that test it, and whether it holds."""
 
     text: str
     numbers: list[str]
@@ -68,6 +68,6 @@ class Claim(NamedTuple):
 
 
 def weighed(claims: list[Claim], columns: Sequence[str]) -> Table:
-    """Claims down; what each column's numbers say, and whether the claim holds, across."""
+    """A table with a row for each claim: its numbers, and whether it holds."""
     verdict = {True: "yes", False: "no", None: "?"}
     return Table(["claim", *columns, "holds"], [[claim.text, *claim.numbers, verdict[claim.holds]] for claim in claims])

@@ -1,1 +1,1 @@
-"""Many runs, spread over processes or a cluster, that can be stopped and started again; and the file of their rows."""
+"""Sweeps: many runs distributed over processes or a cluster, restartable, with their results in a file of rows."""

@@ -1,7 +1,7 @@
-"""Which runs of a file of rows are under way, in whichever program: no two programs do the same run.
+"""Claims on the runs of a file of rows, so that no two programs do the same run.
 
-A claim is a lock on one byte of an empty file beside the rows, at a place that the run's name gives. The system ends
-the claims of a program that ends, also of one that is killed, so none is left behind.
+A claim is a lock on one byte of an empty file next to the rows, at an offset derived from the run's name. The operating
+system releases the locks of a program that exits or is killed, so no stale claim remains.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Claims:
-    """The claims of this program; of one object for each file, as a program's locks on a file are one set."""
+    """The claims of this program. Create one object per file: a program's locks on a file are shared."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -27,13 +27,13 @@ class Claims:
         return True
 
     def release(self, name: str) -> None:
-        """End a claim: of a run whose row is written."""
+        """Release the claim on a run whose row is written."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _place(name))
 
 
 @contextmanager
 def on(path: Path) -> Iterator[Claims]:
-    """Claims on the runs of a file of rows; they end with the context."""
+    """Claims on the runs of a file of rows, released at the end of the block."""
     file = os.open(path.with_name(f".{path.name}.claims"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         yield Claims(file)

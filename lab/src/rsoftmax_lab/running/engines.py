@@ -1,4 +1,4 @@
-"""Where runs are done: in this process, in processes of this machine, or on a cluster of ray or dask."""
+"""Where runs are executed: in this process, in local processes, or on a Ray or Dask cluster."""
 
 import os
 import signal
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import joblib
 
-ANSWER_SECONDS = 20  # how long a cluster may take to answer
+ANSWER_SECONDS = 20  # the timeout of a cluster's response
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
 class Workers(NamedTuple):
-    """What does the runs.
+    """Executes runs.
 
     Attributes:
-        submit: as that of ``concurrent.futures``. The future of a call whose process has died holds an exception.
-        capacity: how many calls can be under way at a time; asked again and again, as a cluster may grow.
-        here: whether a call is done in this process, before ``submit`` returns.
+        submit: as in ``concurrent.futures``. If the worker process dies, the future holds an exception.
+        capacity: the number of concurrent calls; queried repeatedly, because a cluster may grow.
+        here: whether calls run in this process, before ``submit`` returns.
     """
 
     submit: Callable[..., Future[Any]]
@@ -32,20 +32,20 @@ class Workers(NamedTuple):
 
 
 def check(engine: str, address: str | None) -> None:
-    """Refuse an engine that there is not, and an address where none is needed."""
+    """Reject an unknown engine, and an address that would have no effect."""
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "local" and address is not None:
-        raise ValueError(f"address={address!r} needs engine 'ray' or 'dask'; processes on this machine have none")
+        raise ValueError(f"address={address!r} needs engine 'ray' or 'dask'; local processes have no address")
 
 
 def started(engine: str, address: str | None, jobs: int | None) -> AbstractContextManager[Workers]:
-    """The workers of an engine; what was started for them is stopped at the end.
+    """The workers of an engine; what was started for them is stopped at the end of the block.
 
     Args:
         engine: a key of ``ENGINES``.
-        address: where the cluster is; without it, one is started on this machine.
-        jobs: how many runs at a time; by default one for each core.
+        address: the address of the cluster. Default: start one on this machine.
+        jobs: the number of concurrent runs. Default: one per core.
     """
     return ENGINES[engine](address, jobs)
 
@@ -65,16 +65,16 @@ def _called_here(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _processes(jobs: int) -> Iterator[Workers]:
     from joblib.externals.loky import get_reusable_executor
 
-    executor = partial(  # each call gives the one there is, or a new one if a process of it has died
+    executor = partial(  # returns the current pool, or a new one if one of its processes has died
         get_reusable_executor,
         max_workers=jobs,
         timeout=300,
         env=ONE_THREAD,
-        initializer=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),  # the program that started them stops them
+        initializer=partial(signal.signal, signal.SIGINT, signal.SIG_IGN),  # the parent process stops them
     )
     try:
         yield Workers(lambda *call: executor().submit(*call), lambda: jobs)
-    except BaseException:  # what is under way is given up; otherwise the processes leave in their own time
+    except BaseException:  # abandon pending calls; otherwise let the processes finish
         with _silent_threads():
             executor().shutdown(kill_workers=True)
         raise
@@ -83,7 +83,7 @@ def _processes(jobs: int) -> Iterator[Workers]:
 
 @contextmanager
 def _silent_threads() -> Iterator[None]:
-    """Threads end without a word: the one that watches loky's processes may trip over those that are killed."""
+    """Suppress exceptions in threads: loky's management thread may fail when its processes are killed."""
     usual, threading.excepthook = threading.excepthook, lambda _: None
     try:
         yield
@@ -116,7 +116,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Workers]:
 
 
 def _ask_ray(address: str) -> None:
-    """Find out whether a cluster answers, in a process that can be ended: ray's own attempt takes minutes."""
+    """Check that a cluster responds, in a process with a timeout: Ray's own attempt takes minutes."""
     program = [sys.executable, "-c", "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)", address]
     path = os.pathsep.join(filter(None, sys.path))
     try:
@@ -124,9 +124,9 @@ def _ask_ray(address: str) -> None:
             program, env={**os.environ, "PYTHONPATH": path}, timeout=ANSWER_SECONDS, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
-        raise _silent("ray", address, f"it said nothing for {ANSWER_SECONDS} seconds") from None
+        raise _silent("ray", address, f"no response within {ANSWER_SECONDS} seconds") from None
     if asked.returncode:
-        raise _silent("ray", address, (asked.stderr.strip().splitlines() or ["no reason is known"])[-1])
+        raise _silent("ray", address, (asked.stderr.strip().splitlines() or ["unknown reason"])[-1])
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Workers]:
         from dask.distributed import Client, LocalCluster
     except ModuleNotFoundError as missing:
         raise _missing("dask", missing) from None
-    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):  # a run that kills its worker is given up
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):  # do not retry a run that kills its worker
         cluster = nullcontext(address) if address else LocalCluster(
             n_workers=jobs or joblib.cpu_count(), threads_per_worker=1, dashboard_address=None
         )  # fmt: skip
@@ -162,7 +162,7 @@ ENGINES: dict[str, Callable[[str | None, int | None], AbstractContextManager[Wor
 
 
 def _silent(engine: str, address: str, reason: str) -> ValueError:
-    return ValueError(f"no {engine} cluster answers at {address!r}: {reason}")
+    return ValueError(f"no {engine} cluster responds at {address!r}: {reason}")
 
 
 def _missing(engine: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:

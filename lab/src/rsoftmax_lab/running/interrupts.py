@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it falls."""
+"""Reliable handling of Ctrl+C."""
 
 import signal
 import sys
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C interrupts at any point.
+    """Make Ctrl+C interrupt the program at any point.
 
-    Python prints and drops an interrupt that is raised in a destructor or in the callback of a weak reference, of which
-    process pools have many. Such an interrupt is sent again a moment later, as a signal, which also ends a wait.
+    Python prints and drops a KeyboardInterrupt that is raised in a destructor or in the callback of a weak reference,
+    which process pools use a lot. Such an interrupt is sent again as a signal, which also ends a wait.
     """
     usual, main = sys.unraisablehook, threading.main_thread()
 

@@ -1,7 +1,7 @@
-"""A file of JSON rows that several programs may append to at once, and that survives being killed.
+"""A JSON Lines file that several programs can append to concurrently, and that survives a kill.
 
-A row is one line, written by one ``write`` to a file opened for appending, under a lock. A program that dies in the
-middle of it leaves a torn line: the next writer starts on a new one, and readers skip it with a notice.
+A row is one line, written by a single ``write`` in append mode under a lock. If a program dies while writing, it leaves
+a torn line: the next writer starts a new line, and readers skip the torn one with a notice.
 """
 
 import json
@@ -20,9 +20,9 @@ DEEPEST = 20  # levels of lists and dictionaries in a row
 
 
 def append(path: Path, row: Row) -> None:
-    """Add a row at the end of the file, whole or not at all."""
+    """Append a row to the file, completely or not at all."""
     text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-    line = text.encode(errors="backslashreplace") + b"\n"  # a name that is no UTF-8, as JSON writes it
+    line = text.encode(errors="backslashreplace") + b"\n"  # lone surrogates, in JSON's spelling
     with lock.exclusive(path) as file:
         size = os.fstat(file).st_size
         torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
@@ -35,21 +35,21 @@ def append(path: Path, row: Row) -> None:
             raise
         if written < len(line):
             os.ftruncate(file, size)
-            raise OSError(f"{path}: no room for a row of {len(line)} bytes; the file is as it was before")
+            raise OSError(f"{path}: no space left for a row of {len(line)} bytes; the file is unchanged")
 
 
 def size(path: Path) -> int:
-    """How many bytes the file has by now."""
+    """The current size of the file in bytes."""
     return path.stat().st_size if path.exists() else 0
 
 
 def read(path: Path, notice: Notice, start: int = 0) -> list[Row]:
-    """The rows of the file, in the order in which they were written; none if there is no file.
+    """The rows of the file in the order of writing; empty if the file does not exist.
 
     Args:
         path: the file.
-        notice: told about each line that is not a row, and is skipped.
-        start: how many bytes to leave out, a :func:`size` of before.
+        notice: called with a message for each line that is skipped because it is not a row.
+        start: the offset to read from, an earlier :func:`size`.
     """
     if not path.exists():
         return []
@@ -62,7 +62,9 @@ def read(path: Path, notice: Notice, start: int = 0) -> list[Row]:
             rows.append(row)
         elif line.strip():
             shown = line[:40].decode(errors="replace")
-            notice(f"{path}, line {number} is not a whole row (a program was killed while writing it?): {shown!r}...")
+            notice(
+                f"{path}, line {number} is not a complete row (was a program killed while writing it?): {shown!r}..."
+            )
     return rows
 
 
@@ -75,7 +77,7 @@ def _row(line: bytes) -> Row | None:
 
 
 def _is_deep(row: Row) -> bool:
-    """Whether there are more levels than a row has; Python stops at a thousand or so, wherever it meets them."""
+    """Whether a row is nested too deeply: deeper structures would exceed Python's recursion limit later."""
     level: list[Any] = [row]
     for _ in range(DEEPEST):
         lists = [value.values() if isinstance(value, dict) else value for value in level]

@@ -1,4 +1,4 @@
-"""The lock on a file or folder that several programs use at once: ``flock``, which Linux and macOS have."""
+"""Locks on files and folders that several programs share: ``flock``, available on Linux and macOS."""
 
 import fcntl
 import os
@@ -9,25 +9,25 @@ from pathlib import Path
 
 @contextmanager
 def shared(path: Path) -> Iterator[int]:
-    """The file, open for reading; other readers may have it at the same time, writers not."""
+    """The file, open for reading; excludes writers but not other readers."""
     with _locked(path, os.O_RDONLY, fcntl.LOCK_SH) as file:
         yield file
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[int]:
-    """The file, made if need be, open for appending; nobody else has it at the same time."""
+    """The file, created if necessary, open for appending; excludes readers and writers."""
     with _locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX) as file:
         yield file
 
 
 @contextmanager
 def folder(path: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """The folder to oneself, among the programs that ask for it in this way.
+    """Exclusive use of a folder among the programs that lock it in this way.
 
     Args:
-        path: the folder, which must be there.
-        wait: called before waiting for another program, if there is one.
+        path: an existing folder.
+        wait: called before waiting for another program.
     """
     file = os.open(path, os.O_RDONLY)
     try:
@@ -48,4 +48,4 @@ def _locked(path: Path, flags: int, lock: int) -> Iterator[int]:
         fcntl.flock(file, lock)
         yield file
     finally:
-        os.close(file)  # and with it the lock
+        os.close(file)  # releases the lock

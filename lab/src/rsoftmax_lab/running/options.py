@@ -1,4 +1,4 @@
-"""How a command does its runs: the options that all experiments share. What does them is imported when they start."""
+"""The options that all experiments share. Heavy imports wait until the runs start."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,29 @@ from typing import Annotated, Any
 
 import typer
 
-Seeds = Annotated[
-    int, typer.Option(min=1, help="How often everything is run, each time with another seed; once with --quick.")
-]
+Seeds = Annotated[int, typer.Option(min=1, help="The number of seeds; 1 with --quick.")]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Which grid is run, where, and where its rows go."""
+    """Which grid to run, where to run it, and where to write its rows."""
 
-    quick: Annotated[bool, typer.Option("--quick", help="The same code on a small grid: minutes, not hours.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Run a small grid: minutes instead of hours.")] = False
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of results; what is there already is not run again. If not given: results, or"
-            " results/quick with --quick."
+            help="The folder of results; finished runs are skipped. Default: results, or results/quick with --quick."
         ),
     ] = None
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one for each core if not given.")] = None
-    engine: Annotated[str, typer.Option(help="Where: local (processes here), ray or dask (a cluster).")] = "local"
-    address: Annotated[str | None, typer.Option(help="The cluster's address; without it, one is started here.")] = None
+    jobs: Annotated[int | None, typer.Option(min=1, help="The number of concurrent runs. Default: one per core.")] = (
+        None
+    )
+    engine: Annotated[
+        str, typer.Option(help="Where to run: local (processes on this machine), ray or dask (a cluster).")
+    ] = "local"
+    address: Annotated[
+        str | None, typer.Option(help="The address of the cluster. Default: start one on this machine.")
+    ] = None
 
     @property
     def folder(self) -> Path:
@@ -38,7 +41,7 @@ class Sweep:
         return self.folder / f"{name}.jsonl"
 
     def do(self, name: str, runs: Sequence[Any], function: Callable[[Any], dict[str, Any]]) -> None:
-        """Do the runs of ``rsoftmax reproduce NAME``, and leave the program if it cannot be done or not all succeed."""
+        """Do the runs of ``rsoftmax reproduce NAME``; exit with an error if any of them fails."""
         from rsoftmax_lab.running.runs import distinct
         from rsoftmax_lab.running.sweep import sweep
 
@@ -47,7 +50,7 @@ class Sweep:
             rows = sweep(runs, function, self.file(name), engine=self.engine, address=self.address, jobs=self.jobs)
         except (ModuleNotFoundError, ValueError) as error:
             raise typer.BadParameter(str(error), param_hint="--engine") from None
-        except OSError as error:  # a place that cannot be written, a full disk
+        except OSError as error:  # not writable, or the disk is full
             raise typer.BadParameter(str(error), param_hint="--out") from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""How far a sweep is: a bar on a terminal; in a log, a line for each run. Both estimate the time left."""
+"""The progress of a sweep: a bar on a terminal, at most ten lines in a log. Both estimate the remaining time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rsoftmax.printable import printable
+from rsoftmax.files.card import printable
 from rsoftmax_lab.running.runs import Row
+
+LINES = 10
 
 
 @contextmanager
 def progress(console: Console, total: int) -> Iterator[Callable[[Row], None]]:
-    """A function to be called with each row, as it comes."""
+    """A function to call with each finished row."""
     if not console.is_terminal:
         yield _Log(console, total)
         return
@@ -22,7 +24,7 @@ def progress(console: Console, total: int) -> Iterator[Callable[[Row], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left:"),
+        TextColumn("remaining:"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, speed_estimate_period=3600) as bar:
@@ -31,17 +33,20 @@ def progress(console: Console, total: int) -> Iterator[Callable[[Row], None]]:
 
 
 def shown(changes: Row) -> str:
-    """A run, as lines of a log call it."""
+    """A run in messages."""
     return printable(", ".join(f"{name}={value}" for name, value in changes.items())) or "defaults"
 
 
 class _Log:
+    """Prints a line whenever another tenth of the runs is finished."""
+
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total, self.done, self.start = console, total, 0, time.monotonic()
 
     def __call__(self, row: Row) -> None:
         self.done += 1
+        if self.done * LINES // self.total == (self.done - 1) * LINES // self.total:
+            return
         left = (time.monotonic() - self.start) / self.done * (self.total - self.done)
-        what = f"failed: {row['error']}" if "error" in row else f"{row['seconds']:.1f} s"
-        text = f"{self.done}/{self.total}, {left / 60:.1f} min left: {shown(row['run'])}: {what}"
+        text = f"{self.done} of {self.total} runs finished, {left / 60:.1f} min remaining; last: {shown(row['run'])}"
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

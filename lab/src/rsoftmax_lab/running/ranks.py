@@ -1,18 +1,18 @@
-"""Under ``torchrun`` or ``accelerate launch`` several processes do every run together; the first one writes."""
+"""Distributed runs under ``torchrun`` or ``accelerate launch``: all processes share each run, rank 0 writes."""
 
 import os
 from typing import Any
 
-LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what a launcher sets, all of them
+LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set by launchers, always together
 
 
 def together() -> bool:
-    """Whether a launcher has started this process. One variable alone, as a cluster may set it, does not say so."""
+    """Whether a launcher started this process. A single variable is not enough: a cluster may set it too."""
     return all(name in os.environ for name in LAUNCHED)
 
 
 def count() -> int:
-    """How many processes there are, on all machines."""
+    """The number of processes on all machines."""
     return int(os.environ["WORLD_SIZE"]) if together() else 1
 
 
@@ -22,13 +22,13 @@ def first() -> bool:
 
 
 def agreed(value: Any) -> Any:
-    """The first process's value, in all of them: other machines may see other files. Alone, the value itself."""
+    """The value of rank 0 in every process, because other machines may see other files."""
     if not together():
         return value
     import torch
     from accelerate import PartialState
 
-    PartialState(cpu=not torch.accelerator.is_available())  # by itself it looks for accelerators only
+    PartialState(cpu=not torch.accelerator.is_available())  # by default it looks for accelerators only
     box = [value]
     torch.distributed.broadcast_object_list(box)
     return box[0]

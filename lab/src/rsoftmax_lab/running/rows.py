@@ -1,4 +1,4 @@
-"""What a file of rows says: the finished runs of an experiment that this version knows, under the same settings."""
+"""Reads files of rows: the finished runs of an experiment, grouped by settings."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -21,7 +21,7 @@ class Trial(NamedTuple, Generic[Run]):
 
 @dataclass(frozen=True)
 class Trials(Generic[Run]):
-    """Finished runs of one file."""
+    """The finished runs of one file."""
 
     path: Path
     trials: list[Trial[Run]]
@@ -34,22 +34,22 @@ class Trials(Generic[Run]):
 
     @property
     def settings(self) -> Row:
-        """What the first run changes of the paper's settings; all do if they are :meth:`alike`."""
+        """The settings of the first run that differ from the paper's; shared by all if they are :meth:`alike`."""
         return settings(self.trials[0].run)
 
     def where(self, wanted: Callable[[Run], bool]) -> "Trials[Run]":
-        """Those whose run is wanted."""
+        """The trials whose run satisfies a condition."""
         return replace(self, trials=[trial for trial in self.trials if wanted(trial.run)])
 
     def alike(self, notice: Notice, what: str = "") -> "Trials[Run]":
-        """Those under the same settings, as others cannot be compared with them.
+        """The trials under one common setting, which can be compared.
 
-        These are the runs under the paper's settings, or else under those that cover most places, and of equals have
-        most rows.
+        These are the runs under the paper's settings, otherwise under the settings that cover the most data, and among
+        those under the ones with the most rows.
 
         Args:
-            notice: told if there are others, which are left out.
-            what: of which part of the file, for the notice.
+            notice: called with a message if other runs are left out.
+            what: the part of the file, for the message.
         """
         groups: dict[str, list[Trial[Run]]] = {}
         for trial in self.trials:
@@ -58,7 +58,7 @@ class Trials(Generic[Run]):
         found = replace(self, trials=chosen)
         if len(groups) > 1:
             shown = f"those with {found.settings}" if found.settings else "those with the paper's settings"
-            notice(f"{self.path} mixes runs of different settings{what and f' of {what}'}; shown are {shown}")
+            notice(f"{self.path} mixes runs with different settings{what and f' of {what}'}; showing {shown}")
         return found
 
 
@@ -66,14 +66,14 @@ def read(path: Path, kind: type[Run], notice: Notice) -> Trials[Run]:
     """The finished runs of a file.
 
     Args:
-        path: the file; one that does not exist has none.
+        path: the file; a missing file has no runs.
         kind: the class of the runs.
-        notice: told how many rows are no such runs, being of another experiment or of a later version.
+        notice: called with a message if rows of other experiments or later versions are left out.
     """
     rows = finished(journal.read(path, notice)).values()
     known = [trial for row in rows if (trial := _trial(row, kind)) is not None]
     if len(known) < len(rows):
-        notice(f"{path}: {len(rows) - len(known)} rows are no runs that this version knows; they are left out")
+        notice(f"{path}: {len(rows) - len(known)} rows are not runs known to this version and are left out")
     return Trials(path, known)
 
 
@@ -85,13 +85,13 @@ def finished(rows: Iterable[Row]) -> dict[str, Row]:
 def _trial(row: Row, kind: type[Run]) -> Trial[Run] | None:
     try:
         run = kind(**row["run"])
-    except (TypeError, ValueError):  # fields, or values of them, that this version does not know
+    except (TypeError, ValueError):  # fields or values unknown to this version
         return None
     return Trial(run, row) if _is_sound(run) and shapes.fields(kind.ANSWERS, kind.ADDED)(row) else None
 
 
 def _is_sound(run: BaseRun) -> bool:
-    """Whether what is compared is of its type, and no number is out of the world; other settings may be anything."""
+    """Whether compared fields have the declared types and all numbers are in range; other settings are not checked."""
     types = {field.name: field.type for field in fields(run)}  # type: ignore[arg-type]
     return all(
         shapes.of_type(types[name])(value) if name in (*run.PLACE, *run.VARIED) else _is_setting(value)

@@ -1,4 +1,4 @@
-"""A run: a frozen dataclass whose defaults are the paper's numbers, named by what it changes of them."""
+"""A run: a frozen dataclass whose defaults are the paper's numbers, identified by its differences from them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ Run = TypeVar("Run")
 
 
 class BaseRun:
-    """What the runs of an experiment say about themselves.
+    """The base class of an experiment's runs.
 
     Attributes:
-        PLACE: the fields that say what a run is done on: a data set, a task, a draw.
-        VARIED: the fields that are compared with each other there. All other fields are settings, which must be alike.
-        ANSWERS: what the row of a finished run must hold, and the shape of it.
-        ADDED: what rows of earlier versions do not hold, and its shape in those that do.
+        PLACE: the fields that identify the data: a data set, a task, a draw.
+        VARIED: the fields that are compared on the same data. All other fields are settings, which must agree.
+        ANSWERS: the required fields of a finished row, with their shapes.
+        ADDED: fields that rows of earlier versions lack, with their shapes.
     """
 
     PLACE: ClassVar[tuple[str, ...]] = ()
@@ -28,7 +28,7 @@ class BaseRun:
 
 
 def differences(run: Any) -> Row:
-    """What a run changes of its defaults.
+    """The fields of a run that differ from the defaults.
 
     Example:
         >>> from rsoftmax_lab.experiments.synthetic.grid import Run
@@ -44,7 +44,7 @@ def differences(run: Any) -> Row:
 
 
 def settings(run: BaseRun) -> Row:
-    """Of the differences, those that runs must have in common to be compared.
+    """The differences that comparable runs must have in common.
 
     Example:
         >>> from rsoftmax_lab.experiments.synthetic.grid import Run
@@ -55,7 +55,7 @@ def settings(run: BaseRun) -> Row:
 
 
 def key(changes: Row) -> str:
-    """The name of a run: its differences, in one spelling. A field added later leaves the old names alone.
+    """The name of a run: its differences in a canonical form. Adding a field does not change existing names.
 
     Example:
         >>> key({"task": "MRPC", "epochs": 5.0})
@@ -65,12 +65,12 @@ def key(changes: Row) -> str:
 
 
 def distinct(runs: Iterable[Run]) -> list[Run]:
-    """Each run once, in their order: an option may be given twice with the same value."""
+    """The runs without duplicates, in order: an option may be repeated with the same value."""
     return list({key(differences(run)): run for run in runs}.values())
 
 
 def _spelled(value: Any) -> Any:
-    """The same value; a whole number is written without a fraction, as it is the same number."""
+    """The value; an integral float becomes an integer, so that equal numbers have one spelling."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**53:
             return int(value)

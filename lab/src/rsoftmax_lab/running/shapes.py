@@ -1,4 +1,4 @@
-"""What a value read from a file must look like: shapes, to be put together, each a test of a value."""
+"""Validation of values read from files: composable predicates, called shapes."""
 
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
@@ -10,7 +10,7 @@ LARGEST = 1e15
 
 
 def number(value: Any) -> bool:
-    """A number that can be computed with: neither NaN nor infinite nor of hundreds of digits."""
+    """A finite number within the range of float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
@@ -25,7 +25,7 @@ def positive(value: Any) -> bool:
 
 
 def fields(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
-    """A dictionary that has what is needed and may have what is optional; and more, which is not looked at.
+    """A dictionary with all required and possibly some optional fields; other fields are ignored.
 
     Example:
         >>> shape = fields({"accuracy": share}, {"f1": share})
@@ -44,7 +44,7 @@ def fields(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = N
 
 
 def each(fits: Shape) -> Shape:
-    """A list, or a dictionary, of such values."""
+    """A list or dictionary whose values have this shape."""
 
     def shape(value: Any) -> bool:
         values = value.values() if isinstance(value, dict) else value
@@ -54,12 +54,12 @@ def each(fits: Shape) -> Shape:
 
 
 def maybe(fits: Shape) -> Shape:
-    """Such a value, or None."""
+    """A value of this shape, or None."""
     return lambda value: value is None or fits(value)
 
 
 def of_type(kind: Any) -> Shape:
-    """What a field of a dataclass holds that is declared to be of this type.
+    """The shape of a dataclass field that is declared with this type.
 
     Example:
         >>> of_type(float | None)(3), of_type(int)("3"), of_type(int)(True)

@@ -1,4 +1,4 @@
-"""Runs given to workers: one row for each, also if a worker dies of a run."""
+"""Distributes runs over workers: one row per run, even if a run kills its worker."""
 
 import json
 import time
@@ -17,14 +17,14 @@ from rsoftmax_lab.running.runs import Row, differences
 Run = TypeVar("Run")
 Function = Callable[[Run], Row]
 
-FAILURES = (Exception, SystemExit)  # Ctrl-C in this process is no failure of a run
+FAILURES = (Exception, SystemExit)  # Ctrl+C in this process is not a failure of the run
 
 
 def spread(workers: Workers, function: Function[Run], runs: Iterator[Run]) -> Generator[Row]:
-    """The rows of all runs, as they come. A run is drawn from the iterator when a worker is free for it.
+    """The rows of all runs in the order of completion. A run is taken from the iterator when a worker is free.
 
-    A worker that dies may take other runs with it. Those that were lost are done one by one at the end, so that each
-    one that kills its worker kills nothing else.
+    A worker that dies may take other runs with it. Lost runs are repeated one at a time at the end, so that a run that
+    kills its worker affects no other.
     """
     under_way: dict[Future[Row], Run] = {}
     lost: list[Run] = []
@@ -46,19 +46,19 @@ def spread(workers: Workers, function: Function[Run], runs: Iterator[Run]) -> Ge
 
 
 def done_here(function: Function[Run], run: Run) -> Row:
-    """One run, in this process: its row, or a row with its error."""
+    """Do one run in this process: its row, or a row with its error."""
     return _done(function, run, FAILURES)
 
 
 def _done_by_worker(function: Function[Run], run: Run) -> Row:
-    return _done(function, run, BaseException)  # Ctrl-C does not reach a worker: whatever comes, the run has raised
+    return _done(function, run, BaseException)  # workers ignore Ctrl+C, so any exception comes from the run
 
 
 def _submitted(workers: Workers, function: Function[Run], run: Run) -> Future[Row]:
     work = done_here if workers.here else _done_by_worker
     try:
         return workers.submit(work, function, run)
-    except Exception as error:  # of the engine: what a run raises is in its row
+    except Exception as error:  # an error of the engine; exceptions of runs are in their rows
         failed: Future[Row] = Future()
         failed.set_exception(error)
         return failed
@@ -70,21 +70,21 @@ def _died(future: Future[Row]) -> bool:
 
 def _death(future: Future[Row]) -> dict[str, str]:
     error = None if future.cancelled() else future.exception()
-    return {"error": f"its worker died ({type(error).__name__ if error else 'cancelled'})", "traceback": str(error)}
+    return {"error": f"the worker died ({type(error).__name__ if error else 'cancelled'})", "traceback": str(error)}
 
 
 def _done(function: Function[Run], run: Run, failures: Any) -> Row:
     import torch
     from threadpoolctl import threadpool_limits
 
-    if not ranks.together():  # else the launcher says how many
+    if not ranks.together():  # otherwise the launcher sets the number
         torch.set_num_threads(1)
     start = time.perf_counter()
     try:
         with nullcontext() if ranks.together() else threadpool_limits(1):
             answer = function(run)
         row = _row(run, seconds=round(time.perf_counter() - start, 3), **answer)
-        json.dumps(row, allow_nan=False)  # what JSON cannot hold is this run's failure, not the sweep's
+        json.dumps(row, allow_nan=False)  # a row that JSON cannot represent is a failure of this run, not of the sweep
         return row
     except failures as error:
         return _row(run, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())

@@ -1,9 +1,9 @@
-"""A grid of independent runs, spread over processes or a cluster, that can be stopped and started again at any time.
+"""A grid of independent runs, distributed over processes or a cluster, that can be stopped and resumed at any time.
 
-A grid is a list of frozen dataclasses whose defaults are the paper's numbers. What a run differs in is its name, and
-stands in its row: ``{"run": {"classes": 30, "method": "zlpr"}, "seconds": 8.1, ...}``. Rows are written as runs finish,
-all by the program that started the sweep, so workers on other machines need no shared disk. Several programs may sweep
-over one file at a time: they share the runs.
+A grid is a list of frozen dataclasses whose defaults are the paper's numbers. A run is identified by its differences
+from the defaults, which its row records: ``{"run": {"classes": 30, "method": "zlpr"}, "seconds": 8.1, ...}``. The
+program that started the sweep writes the rows as runs finish, so workers on other machines need no shared disk. Several
+programs can sweep over one file concurrently: they share the runs.
 """
 
 import time
@@ -26,7 +26,7 @@ from rsoftmax_lab.running.spread import done_here, spread
 
 Run = TypeVar("Run")
 
-LOOK_SECONDS = 0.5  # between two looks at what other programs have done
+LOOK_SECONDS = 0.5  # between two checks for rows of other programs
 
 
 def sweep(
@@ -39,66 +39,65 @@ def sweep(
     jobs: int | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Do the runs that the file does not hold yet, and append a row for each.
+    """Do the runs that are missing from the file, and append a row for each.
 
     Args:
-        runs: frozen dataclasses; one that is there twice is done once.
-        function: what to do with a run; its answer, a dictionary that JSON can hold, becomes the row.
+        runs: frozen dataclasses; duplicates are done once.
+        function: does a run; returns its row, a dictionary that JSON can represent.
         path: the file of rows; its folder is created.
         engine: "local" for processes on this machine; "ray" or "dask" for a cluster.
-        address: where the cluster is; without it ray and dask start one on this machine.
-        jobs: how many runs at a time; by default one for each core, of this machine or of the cluster.
-        console: where progress and notices go.
+        address: the address of the cluster. Default: Ray and Dask start one on this machine.
+        jobs: the number of concurrent runs. Default: one per core of this machine or of the cluster.
+        console: shows progress and notices.
 
     Returns:
-        The finished rows of ``runs``, in their order, each once; without those that failed.
+        The rows of the finished runs, in the order of ``runs``, without duplicates and without failed runs.
 
-    Each run gets one thread. A run that raises, or takes its process down, leaves a row with its error and does not
-    stop the others; as that is not a finished row, the next start tries it again. Ctrl-C stops at once, loses only the
-    runs that are under way, and says how to go on. One local job is done in this process: there Ctrl-C in a run is
-    Ctrl-C, and a run that takes its process down ends the sweep.
+    Each run uses one thread. A run that raises or kills its process leaves a row with its error and does not stop the
+    others; the next sweep tries it again. Ctrl+C stops immediately, loses only the runs in progress, and prints how to
+    resume. With one local job, runs are done in this process: a run that kills its process ends the sweep.
 
-    A run that another program is doing is waited for, and done here if that program ends without a row of it.
+    If another program is doing a run, the sweep waits for its row, and does the run itself if that program exits
+    without writing one.
 
-    Under torchrun there is no engine: all processes do one run at a time, together, and the first one writes. There a
-    run that raises does stop the others, because the processes that did not raise wait for the one that did; and runs
-    that another program is doing are left to it.
+    Under torchrun there is no engine: all processes share one run at a time, and rank 0 writes. There a run that raises
+    stops the sweep, because the other processes would wait for the failed one; runs of other programs are left to them.
     """
     engines.check(engine, address)
     console = console or Console(soft_wrap=True, quiet=not ranks.first())
-    say = partial(console.print, markup=False)  # errors and files may hold square brackets
+    say = partial(console.print, markup=False)  # errors and paths may contain square brackets
     path.parent.mkdir(parents=True, exist_ok=True)
     wanted = {key(differences(run)): run for run in runs}
     start = journal.size(path)
     have = ranks.agreed(finished(journal.read(path, say)))
     todo = {name: run for name, run in wanted.items() if name not in have}
     if len(todo) < len(wanted):
-        say(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {path} already")
+        say(f"{len(wanted) - len(todo)} of {len(wanted)} runs are already in {path}")
     try:
         work = _Work(function, todo, path, start, console)
         rows = work.do(partial(engines.started, engine, address, jobs)) if todo else []
     except KeyboardInterrupt:
         done = len(wanted.keys() & finished(journal.read(path, say)).keys())
-        say(f"\nstopped; {done} of {len(wanted)} runs are in {path}; the same command goes on from there")
+        say(f"\nstopped; {done} of {len(wanted)} runs are in {path}; rerun the command to resume")
         raise
     have |= finished(rows)
     failed = [row for row in rows if "error" in row]
     for row in failed:
         say(f"failed: {shown(row['run'])}: {row['error']}", style="red")
     if failed:
-        say(f"{len(failed)} of {len(wanted)} runs failed; the same command tries them again")
+        say(f"{len(failed)} of {len(wanted)} runs failed; rerun the command to try them again")
     return [have[name] for name in wanted if name in have]
 
 
 class _Work(Generic[Run]):
-    """The runs of a sweep that are left to do.
+    """The remaining runs of a sweep.
 
     Args:
-        function: what to do with a run.
+        function: does a run.
         left: the runs, by name.
         path: the file of rows.
-        start: the size of the file when the runs that are left were counted.
-        console: where progress and notices go.
+        start: the size of the file when the remaining runs were determined.
+        console: shows progress and notices.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class _Work(Generic[Run]):
         self.rows: list[Row] = []
 
     def do(self, workers: Callable[[], AbstractContextManager[Workers]]) -> list[Row]:
-        """Do the runs and write their rows as they come; the rows of all, by whichever program."""
+        """Do the runs and write their rows as they finish; returns the rows of all runs, by any program."""
         with ExitStack() as stack:
             stack.enter_context(interruptible())
             self.step = stack.enter_context(progress(self.console, len(self.left)))
@@ -119,8 +118,8 @@ class _Work(Generic[Run]):
         return self.rows
 
     def _share(self, workers: Workers, mine: Claims) -> None:
-        """Do what no other program is doing, until all is done."""
-        told = False
+        """Do the runs that no other program is doing, until all are done."""
+        announced = False
         while self.left:
             with closing(spread(workers, self.function, self._claimed(mine))) as rows:
                 for row in rows:
@@ -129,14 +128,14 @@ class _Work(Generic[Run]):
                     self._done(row)
             for row in [row for name, row in self._written().items() if name in self.left]:
                 self._done(row)
-            if self.left and not told:
+            if self.left and not announced:
                 self._say(f"another program is doing {len(self.left)} of the runs; waiting for its rows")
-                told = True
+                announced = True
             if self.left:
                 time.sleep(LOOK_SECONDS)
 
     def _claimed(self, mine: Claims) -> Iterator[Run]:
-        """The runs that this program can do, each claimed when it is asked for."""
+        """The runs that this program can do, each claimed when it is requested."""
         for name, run in list(self.left.items()):
             if mine.take(name):
                 if name in self._written():  # finished by another program since it was listed
@@ -145,7 +144,7 @@ class _Work(Generic[Run]):
                     yield run
 
     def _together(self, stack: ExitStack) -> None:
-        """Do the runs one after the other, in all processes of torchrun; stop if others would wait for ever."""
+        """Do the runs one at a time in all processes of torchrun; raise on failure, so that none waits forever."""
         free = None
         if ranks.first():
             mine = stack.enter_context(claims.on(self.path))
@@ -162,7 +161,7 @@ class _Work(Generic[Run]):
             self._done(row)
 
     def _written(self) -> dict[str, Row]:
-        """The rows since the sweep began, failed ones too, by the name of their run."""
+        """The rows written since the sweep began, including failed ones, by the name of their run."""
         found = journal.read(self.path, lambda torn: None, self.start)
         return {key(row["run"]): row for row in found if "run" in row}
 

@@ -1,64 +1,69 @@
-"""Attention on the CPU: the Python face of attention.cpp. Tensors in, addresses out; no autograd, no checks."""
+"""Attention on the CPU, the whole call in one kernel."""
+
+import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, get_num_threads
 
-from rsoftmax.kernels.cpu import ATTENDS, DTYPES, OPERATIONS, STATE, _library
-from rsoftmax.kernels.operands import Operands, Options
-from rsoftmax.tensors import in_memory
+from rsoftmax._tensors import in_memory
+from rsoftmax.kernels import cpu
+from rsoftmax.kernels.cpu import ATTENDS, DTYPES, OPERATIONS, STATE
 
-NUMBERS = max(STATE.values(), default=0)  # that forward leaves for backward, for each row
+if TYPE_CHECKING:
+    from rsoftmax.attention.call import Call
+
+NUMBERS = max(STATE.values(), default=0)  # how many numbers forward keeps for backward, for each row
 NOWHERE = (0, 0, 0, 0, 0)
 
 
 def has(name: str, dtype: torch.dtype) -> bool:
-    """Whether there is such a mapping for the type of queries, keys and values."""
+    """Whether the mapping is implemented for the dtype of queries, keys and values."""
     return bool(ATTENDS.get(name)) and dtype in DTYPES and dtype != torch.float64
 
 
-def takes(name: str, x: Operands) -> bool:
-    """Whether the kernel can compute this: everything but float64, nothing at all, and other devices."""
-    tensors = [tensor for tensor in x if isinstance(tensor, Tensor)]
-    return has(name, x.q.dtype) and all(tensor.numel() and in_memory(tensor) for tensor in tensors)
+def takes(call: "Call") -> bool:
+    """Whether the kernel can compute the call: not in float64, not for empty tensors, not on other devices."""
+    tensors = [tensor for tensor in call.tensors if tensor is not None]
+    return has(call.mapping, call.q.dtype) and all(tensor.numel() and in_memory(tensor) for tensor in tensors)
 
 
 def new_state(q: Tensor, keep_state: bool) -> Tensor:
-    """Room for what forward leaves for backward; of size 0 if that is not wanted."""
+    """Uninitialised memory for the state; of size 0 if it is not wanted."""
     return q.new_empty((q.shape[:-1].numel() if keep_state else 0, NUMBERS), dtype=torch.float64)
 
 
-def forward(name: str, x: Operands, options: Options, keep_state: bool) -> tuple[Tensor, Tensor]:
+def forward(call: "Call", keep_state: bool) -> tuple[Tensor, Tensor]:
     """The output, float32, and the state.
 
-    The output lies in memory as [batch, row, heads, entry], like that of torch's own attention: what follows joins the
-    heads.
+    The output lies in memory as [batch, row, heads, entry], like that of torch's own attention: the next layer joins
+    the heads.
     """
-    batch, heads, groups, rows, _ = x.q.shape
-    o = x.q.new_empty((batch, rows, heads, groups, x.v.shape[-1]), dtype=torch.float32).permute(0, 2, 3, 1, 4)
-    state = new_state(x.q, keep_state)
-    _run(name, x, options, o=o, state=state if keep_state else None)
+    batch, heads, groups, rows, _ = call.q.shape
+    o = call.q.new_empty((batch, rows, heads, groups, call.v.shape[-1]), dtype=torch.float32).permute(0, 2, 3, 1, 4)
+    state = new_state(call.q, keep_state)
+    _run(call, o=o, state=state if keep_state else None)
     return o, state
 
 
 def backward(
-    name: str, x: Operands, options: Options, state: Tensor, g: Tensor, bias_too: bool
+    call: "Call", state: Tensor, g: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The gradients in queries, keys, values, the bias if that is wanted, and a tensor parameter."""
-    dq, dk, dv = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in (x.q, x.k, x.v))
-    dbias = torch.zeros_like(x.bias, memory_format=torch.contiguous_format) if bias_too and x.bias is not None else None
-    dvalues = None
-    if isinstance(x.value, Tensor):
-        dvalues = x.q.new_empty((*x.q.shape[:-1], 1), dtype=torch.float64)
-    _run(name, x, options, state=state.contiguous(), g=g, d=(dq, dk, dv), dbias=dbias, dvalues=dvalues)
-    if dvalues is not None and isinstance(x.value, Tensor):
-        dvalues = dvalues.sum_to_size(x.value.shape).to(x.value.dtype)
+    """The gradients in queries, keys and values, and in bias and parameter if there are any and they are needed."""
+    dq, dk, dv = (torch.empty_like(a, memory_format=torch.contiguous_format) for a in call[:3])
+    dbias = dvalues = None
+    if call.bias is not None and needed[3]:
+        dbias = torch.zeros_like(call.bias, memory_format=torch.contiguous_format)
+    if call.parameter is not None:
+        dvalues = call.q.new_empty((*call.q.shape[:-1], 1), dtype=torch.float64)
+    _run(call, state=state.contiguous(), g=g, d=(dq, dk, dv), dbias=dbias, dvalues=dvalues)
+    if dvalues is not None and call.parameter is not None:
+        dvalues = dvalues.sum_to_size(call.parameter.shape).to(call.parameter.dtype)
     return dq, dk, dv, dbias, dvalues
 
 
 def _run(
-    name: str,
-    x: Operands,
-    options: Options,
+    call: "Call",
     *,
     o: Tensor | None = None,
     state: Tensor | None = None,
@@ -67,15 +72,15 @@ def _run(
     dbias: Tensor | None = None,
     dvalues: Tensor | None = None,
 ) -> None:
-    """Fill ``o`` and ``state``; with ``g``, fill the gradients instead. The fields are those of attention_call.h."""
-    batch, heads, groups, rows, width = x.q.shape
-    length = x.k.shape[-2]
-    q, k, v = _rows(x.q), _rows(x.k), _rows(x.v)
-    values = x.value.to(torch.float64) if isinstance(x.value, Tensor) else None
+    """Fill ``o`` and ``state``; with ``g``, fill the gradients. The fields are those of csrc/attention/call.h."""
+    batch, heads, groups, rows, width = call.q.shape
+    length = call.k.shape[-2]
+    q, k, v = _rows(call.q), _rows(call.k), _rows(call.v)
+    values = None if call.parameter is None else call.parameter.to(torch.float64)
     g = None if g is None else _rows(g)
     full = (batch, heads, groups, rows)
-    _library.attend(
-        op=OPERATIONS[name],
+    cpu.library.attend(
+        op=OPERATIONS[call.mapping],
         dtype=DTYPES[q.dtype],
         batch=batch,
         heads=heads,
@@ -85,32 +90,33 @@ def _run(
         width=width,
         value_width=v.shape[-1],
         q=q.data_ptr(),
-        q_at=q.stride(),
+        q_strides=q.stride(),
         k=k.data_ptr(),
-        k_at=k.stride(),
+        k_strides=k.stride(),
         v=v.data_ptr(),
-        v_at=v.stride(),
-        bias=_address(x.bias),
-        bias_at=_strides(x.bias, *full, length),
-        mask=_address(x.mask),
-        mask_at=_strides(x.mask, *full, length),
-        number=x.value if isinstance(x.value, float) else 0.0,
+        v_strides=v.stride(),
+        bias=_address(call.bias),
+        bias_strides=_strides(call.bias, *full, length),
+        mask=_address(call.mask),
+        mask_strides=_strides(call.mask, *full, length),
+        number=0.0 if call.number is None else call.number,
         values=_address(values),
-        values_at=_strides(values, *full, 1),
-        scale=options.scale,
-        causal=options.causal,
-        dropped=options.dropped,
-        seed=options.seed,
+        values_strides=_strides(values, *full, 1),
+        edge=call.named_options.get("edge", math.inf),
+        scale=call.scale,
+        causal=call.is_causal,
+        dropped=call.dropped,
+        seed=call.seed,
         o=_address(o),
-        o_at=NOWHERE if o is None else o.stride(),
+        o_strides=NOWHERE if o is None else o.stride(),
         states=_address(state),
         g=_address(g),
-        g_at=NOWHERE if g is None else g.stride(),
+        g_strides=NOWHERE if g is None else g.stride(),
         dq=0 if d is None else d[0].data_ptr(),
         dk=0 if d is None else d[1].data_ptr(),
         dv=0 if d is None else d[2].data_ptr(),
         dbias=_address(dbias),
-        dbias_at=_strides(dbias, *full, length),
+        dbias_strides=_strides(dbias, *full, length),
         dvalues=_address(dvalues),
         threads=get_num_threads(),
     )

@@ -1,18 +1,20 @@
 """Rows on GPUs, forward and backward, in Triton: float32, float16 and bfloat16, computed in float32.
 
 Compiled for sm_80, sm_90, sm_100 and gfx942, run in Triton's interpreter against the reference, not yet run on
-hardware: speed, the rounding of a device, and races between threads are unproven.
+hardware: speed, rounding on a device, and races between threads are untested. Edges and k_softmax use the reference.
 
-This file is all that the rest of the package sees, and imports triton only when rows come. It knows no autograd.
+This module is the interface of the package; it imports triton only when it is needed, and has no autograd.
 """
 
+import math
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rsoftmax.tensors import ordinary
+from rsoftmax._tensors import Value, is_plain
 
 NAMES = ("softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -22,8 +24,6 @@ OLDEST = (3, 4)  # triton that compiles these kernels, the one of torch 2.8
 PARAMETRIC = ("t_softmax", "r_softmax")
 STATE = 7  # numbers that forward leaves for backward, for each row, if the mapping has a parameter
 ABSENT = "the Triton kernels need a GPU build of torch with triton 3.4 or newer; run: pip install triton"
-
-Value = float | Tensor
 
 
 def available() -> bool:
@@ -40,9 +40,9 @@ def has(name: str, dtype: torch.dtype) -> bool:
     return name in NAMES and dtype in DTYPES and _available()
 
 
-def takes(name: str, x: Tensor, value: Value | None) -> bool:
-    """Whether rows can go to these kernels: on a CUDA or ROCm device, of a type they know, and triton is installed."""
-    return x.is_cuda and has(name, x.dtype) and _readable(x, value)
+def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+    """Whether these kernels can map the rows: on a CUDA or ROCm device, without an edge, and triton is installed."""
+    return x.is_cuda and has(name, x.dtype) and options.get("edge", math.inf) == math.inf and _readable(x, value)
 
 
 def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
@@ -52,7 +52,7 @@ def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
 
 
 def forward(
-    name: str, x: Tensor, value: Value | None, mask: Tensor | None, keep_state: bool
+    name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Map the rows of ``x``, of any strides; see :class:`rsoftmax.kernels.Kernel`."""
     from rsoftmax.kernels.triton import launch
@@ -69,17 +69,18 @@ def backward(
     p: Tensor,
     state: Tensor | None,
     g: Tensor,
-    options: dict[str, bool],
+    options: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients in ``x``, and in ``value`` if that is a tensor; see :class:`rsoftmax.kernels.Kernel`."""
     from rsoftmax.kernels.triton import launch
 
     state = new_state(name, x, False) if state is None else state
-    return launch.backward(name, g, x, value, mask, p, state, **options)
+    detach = options.get("detach_threshold", False)
+    return launch.backward(name, g, x, value, mask, p, state, detach)
 
 
 def _readable(x: Tensor, value: Value | None) -> bool:
-    return x.shape[-1] <= LONGEST and all(ordinary(a) and not a.is_neg() for a in (x, value) if isinstance(a, Tensor))
+    return x.shape[-1] <= LONGEST and all(is_plain(a) and not a.is_neg() for a in (x, value) if isinstance(a, Tensor))
 
 
 _available = cache(available)

@@ -1,4 +1,4 @@
-"""Tensors in, kernels launched."""
+"""Launch the kernels on tensors."""
 
 from ctypes import c_float
 from typing import Any, NamedTuple
@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rsoftmax.kernels.triton import PARAMETRIC, Value, centred, simplex, weighted
+from rsoftmax._tensors import Value
+from rsoftmax.kernels.triton import PARAMETRIC, projections, weighted
 from rsoftmax.kernels.triton.row import Rows
 
 POWERS = {"sparsemax": 1, "entmax15": 2}
@@ -15,7 +16,7 @@ CHUNK = 4096
 
 
 class Call(NamedTuple):
-    """A kernel, how many programs of it, and its arguments by name."""
+    """A kernel, its number of programs, and its arguments by name."""
 
     kernel: Any
     programs: int
@@ -56,7 +57,7 @@ def forward_call(name: str, x: Tensor, value: Value | None, mask: Tensor | None,
     """The launch that maps ``x`` into ``p``."""
     arguments = {"x": side_by_side(x), "mask": None if mask is None else as_rows(mask), "p": p, **shape(x)}
     if name in POWERS:
-        return call(simplex.forward, arguments, POWER=POWERS[name])
+        return call(projections.forward, arguments, POWER=POWERS[name])
     return call(
         weighted.forward,
         arguments,
@@ -82,7 +83,7 @@ def backward_call(
     """The launch that fills ``dx`` and ``dvalue``."""
     arguments = {"g": side_by_side(g), "p": side_by_side(p), "dx": dx, "NAME": name, **shape(x)}
     if name not in PARAMETRIC:
-        return call(centred.backward, arguments)
+        return call(projections.backward, arguments)
     return call(
         weighted.backward,
         arguments,
@@ -95,18 +96,18 @@ def backward_call(
 
 
 def call(kernel: Any, arguments: dict[str, Any], **more: Any) -> Call:
-    """The launch of a kernel with these arguments, in tiles that fit the rows."""
+    """The launch of a kernel with these arguments, in tiles that match the rows."""
     arguments = {**arguments, **more, **tile(arguments["n"])}
     return Call(kernel, -(-arguments["rows"] // arguments["ROWS"]), arguments)
 
 
 def shape(x: Tensor) -> dict[str, int]:
-    """How many rows, and of what length."""
+    """The number of rows, and their length."""
     return {"rows": x.numel() // x.shape[-1], "n": x.shape[-1]}
 
 
 def tile(n: int) -> dict[str, int]:
-    """What a program works on: 16 entries a thread; a few rows, if they are short, or chunks of one."""
+    """The tile of a program: 16 entries a thread; a few rows if they are short, or chunks of one."""
     if n > LONGEST_WHOLE:
         return {"ROWS": 1, "BLOCK": CHUNK, "WHOLE": False, "num_warps": CHUNK // 512}
     block = max(16, 1 << (n - 1).bit_length())
@@ -114,7 +115,7 @@ def tile(n: int) -> dict[str, int]:
 
 
 def as_rows(tensor: Tensor) -> Rows:
-    """A tensor as rows, read where they lie: dimensions that follow each other evenly become one."""
+    """A tensor as rows, without a copy: adjacent dimensions with matching strides are merged."""
     sizes: list[int] = []
     strides: list[int] = []
     for size, stride in zip(reversed(tensor.shape[:-1]), reversed(tensor.stride()[:-1]), strict=True):
@@ -127,12 +128,12 @@ def as_rows(tensor: Tensor) -> Rows:
 
 
 def side_by_side(tensor: Tensor) -> Rows:
-    """The same for scores: copied if the entries of a row are apart."""
+    """The same for logits: copied if the entries of a row are not adjacent."""
     return as_rows(tensor if tensor.stride(-1) < 2 else tensor.contiguous())
 
 
 def as_float32s(name: str, value: float) -> tuple[float, float, float]:
-    """A parameter as three numbers whose sum it is, for Triton reads Python's floats as float32.
+    """A parameter as the sum of three float32 numbers: Triton passes Python floats as float32.
 
     A rate is exact in this way; a positive one below 2^-100 is raised to that, which moves no rank. A threshold is
     rounded to float32, as it is in torch where it meets float32 scores.

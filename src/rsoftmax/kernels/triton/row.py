@@ -1,7 +1,7 @@
-"""What every kernel needs: rows where they lie in memory, the exponential, and floats in the order of integers.
+"""Shared by the kernels: rows in memory, the exponential, and floats as ordered integers.
 
-A program maps a few rows and goes over their columns chunk by chunk. A row that fits into one chunk is read once and
-stays in registers; longer rows are read anew in each pass. A pass is written once for both:
+A program maps a few rows, chunk by chunk of their columns. A row that fits into one chunk is read once and stays in
+registers; longer rows are read again in each pass. A pass is written once for both:
 
     for start in range(0, end(line), BLOCK):
         entries = chunk(line, start)
@@ -25,7 +25,7 @@ ROUND = tl.constexpr(1.5 * 2**23 + 64)  # added to a small number, leaves its ne
 
 
 class Rows(NamedTuple):
-    """A tensor as rows. A row's number, divided by the sizes one after the other, gives its place along each stride."""
+    """A tensor as rows. The index of a row, divided by the sizes in turn, gives its index along each stride."""
 
     data: Any
     step: int  # from one entry of a row to the next
@@ -34,26 +34,26 @@ class Rows(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The rows of a program, in one tensor: their first chunk, and how to read the others, if there are others."""
+    """The rows of a program: their first chunk, and how to read the others, if any."""
 
     tile: Any
     tensor: Rows | None
     mask: Rows | None
-    row: Any  # the numbers of the rows
-    col: Any  # those of the columns of a chunk
+    row: Any  # the indices of the rows
+    col: Any  # the columns of a chunk
     n: int
-    beyond: float  # what removed entries are, and those beyond the end of a row
+    beyond: float  # the value of removed entries, and of those beyond the end of a row
 
 
 @triton.jit
 def places(rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The numbers of this program's rows, and of a chunk's columns. Beyond the last row, that row is computed again."""
+    """The indices of this program's rows and of a chunk's columns. Beyond the last row, that row is computed again."""
     return tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1), tl.arange(0, BLOCK)
 
 
 @triton.jit
 def end(line):
-    """Where the last pass over the columns ends."""
+    """The end of a pass over the columns."""
     return line.tile.shape[1] if line.tensor is None else line.n
 
 
@@ -77,7 +77,7 @@ def entries(tensor, mask, row, col, n, beyond):
 
 @triton.jit
 def load(tensor, row, col, n, beyond):
-    """Entries of rows as they are stored."""
+    """Entries of rows in their stored dtype."""
     place = beginning(tensor, row)[:, None] + col.to(tl.int64)[None, :] * tensor.step
     return tl.load(place, mask=col[None, :] < n, other=beyond)
 
@@ -103,7 +103,7 @@ def write(to, row, col, n, entries):
 def lifted_exp(d):
     """``2^64 e^d`` for d <= 0, within 2 units in the last place: d = k ln 2 + r, and a polynomial for e^r.
 
-    Lifted, every result is a normal number; the division by a sum of such results takes the factor off again.
+    With the factor, every result is a normal number; the division by a sum of such results cancels it.
     """
     d = tl.maximum(d, -104.0)  # below, e^d rounds to zero
     shifted = d * LOG2_E + ROUND

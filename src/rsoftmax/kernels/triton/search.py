@@ -1,4 +1,4 @@
-"""What is to be known of rows before they are mapped: their extremes, and order statistics."""
+"""Extremes and order statistics of rows."""
 # mypy: ignore-errors
 # ruff: noqa: N803
 
@@ -12,7 +12,7 @@ from rsoftmax.kernels.triton.row import INF, chunk, end, key, unkey
 def survey(line):
     """The largest and the smallest kept entry, how many are kept, and whether there is a NaN or +inf.
 
-    The largest is 0 where nothing is kept, or something is bad.
+    The largest is 0 if nothing is kept, or in a row with NaN or +inf.
     """
     top = tl.full(line.tile.shape, -INF, tl.float32)
     bottom = tl.full(line.tile.shape, INF, tl.float32)
@@ -34,7 +34,7 @@ def kth_largest(line, k, bottom, top, PIVOTS: tl.constexpr):
     """The k-th largest entry of each row, of those from ``bottom`` to ``top``.
 
     Bisection on keys: ``low`` has at least k entries from it on, everything above ``high`` has fewer. It ends when one
-    key is left or exactly k entries are found. Rows that have to be read anew are divided by several pivots at once.
+    key is left or exactly k entries are found. Rows that are read again in each pass are divided by several pivots.
     """
     low, high = key(bottom), key(top)
     share = (tl.arange(0, PIVOTS) + 1).to(tl.uint32)[None, :]

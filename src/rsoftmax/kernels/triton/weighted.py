@@ -1,4 +1,4 @@
-"""softmax, t_softmax and r_softmax: ``p = w e^x / sum``, with weights that rise in a straight line from a threshold.
+"""softmax, t_softmax and r_softmax: ``p = w e^x / sum``, with weights that rise linearly from a threshold.
 
 An entry is in the support if it is not below ``first``: a comparison, never a difference. Its weight is
 
@@ -35,7 +35,7 @@ from rsoftmax.kernels.triton.search import count_above, kth_largest, survey
 
 
 class Weights(NamedTuple):
-    """The weights of each row, and what their gradient needs."""
+    """The weights of each row, and the state for their gradient."""
 
     first: Any
     slope: Any
@@ -52,7 +52,7 @@ def forward(
     x, mask, value, number, p, state, rows, n,
     NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, PIVOTS: tl.constexpr,
 ):  # fmt: skip
-    """Map rows of ``x`` into ``p``, and leave in ``state`` what backward needs."""
+    """Map rows of ``x`` into ``p``, and store the state for backward."""
     row, col = places(rows, ROWS, BLOCK)
     line = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
     m, bottom, kept, bad = survey(line)
@@ -110,7 +110,7 @@ def backward(
     for start in range(0, end(xs), BLOCK):
         v = chunk(xs, start)
         u = derivative(v, m, first, unit, NAME)
-        if NAME == "t_softmax":  # sum u h as its equal by sum p h = 0, to which a lone maximum adds exactly nothing
+        if NAME == "t_softmax":  # sum u h, rewritten by sum p h = 0 such that a single maximum contributes exactly 0
             u = tl.where(u > 0, u * ((v - m[:, None]) / lo[:, None]), 0.0)
             ties += tl.where(v == m[:, None], 1.0, 0.0)
         else:
@@ -139,7 +139,7 @@ def backward(
 
 @triton.jit
 def of_rows(value, number, row):
-    """The parameter of each row as float64. A number comes as the sum of three float32."""
+    """The parameter of each row as float64. A number is passed as the sum of three float32."""
     parameter = tl.zeros_like(row).to(tl.float64)
     if value is not None:
         parameter += tl.load(beginning(value, row)).to(tl.float64)

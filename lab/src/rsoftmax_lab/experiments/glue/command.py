@@ -14,30 +14,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What is fine-tuned, on which data, and which part of the grid."""
+    """The model, the data, and the part of the grid to run."""
 
-    model: Annotated[str, typer.Option(help="The encoder: a folder, or a hub id; weights in safetensors only.")]
+    model: Annotated[str, typer.Option(help="The encoder: a folder or hub id with safetensors weights.")]
     data: Annotated[str, typer.Option(help="A folder in GLUE's layout, TASK/train.tsv and dev.tsv, or a hub id.")]
-    task: Annotated[list[str] | None, typer.Option(help="MRPC, RTE, SST-2, QNLI or QQP; may be given again.")] = None
-    mapping: Annotated[list[str] | None, typer.Option(help="One of `rsoftmax list`; may be given again.")] = None
-    lr: Annotated[list[float] | None, typer.Option(help="A learning rate; may be given again.")] = None
-    r: Annotated[list[float] | None, typer.Option(help="A final rate of r-softmax; may be given again.")] = None
-    epochs: Annotated[float | None, typer.Option(help="The paper's if not given: 5 for MRPC, 3 for others.")] = None
-    schedule: Annotated[str | None, typer.Option(help="How r grows: linear, cosine or constant.")] = None
-    max_train_samples: Annotated[int | None, typer.Option(min=1, help="Rows to train on, drawn by the seed.")] = None
-    max_eval_samples: Annotated[int | None, typer.Option(min=1, help="Dev rows to score.")] = None
-    validation_samples: Annotated[
-        int | None, typer.Option(min=0, help="Training rows to select on, at most a tenth of them; 0 for none.")
+    task: Annotated[list[str] | None, typer.Option(help="MRPC, RTE, SST-2, QNLI or QQP; repeatable.")] = None
+    mapping: Annotated[list[str] | None, typer.Option(help="One of `rsoftmax list`; repeatable.")] = None
+    lr: Annotated[list[float] | None, typer.Option(help="A learning rate; repeatable.")] = None
+    r: Annotated[list[float] | None, typer.Option(help="A final rate of r-softmax; repeatable.")] = None
+    epochs: Annotated[
+        float | None, typer.Option(help="The number of epochs. Default, as in the paper: 5 for MRPC, 3 for the others.")
     ] = None
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines of the files.")] = False
+    schedule: Annotated[str | None, typer.Option(help="How r grows: linear, cosine or constant.")] = None
+    max_train_samples: Annotated[
+        int | None, typer.Option(min=1, help="The number of training rows, drawn at random.")
+    ] = None
+    max_eval_samples: Annotated[int | None, typer.Option(min=1, help="The number of dev rows to score.")] = None
+    validation_samples: Annotated[
+        int | None,
+        typer.Option(min=0, help="The number of training rows to hold out for selection, at most a tenth; 0 for none."),
+    ] = None
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip malformed lines.")] = False
     bf16: Annotated[
-        bool, typer.Option("--bf16", help="Multiply matrices in bfloat16: less exact; faster where the hardware can.")
+        bool, typer.Option("--bf16", help="Multiply matrices in bfloat16: less precise, faster on supporting hardware.")
     ] = False
-    seeds: Annotated[int, typer.Option(min=1, help="How often everything is run, each time with another seed.")] = 1
+    seeds: Annotated[int, typer.Option(min=1, help="The number of seeds.")] = 1
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings of the grid that were given."""
+        """The grid settings that were given."""
         settings = {
             "tasks": [one.upper() for one in self.task or []],
             "mappings": self.mapping,
@@ -54,18 +59,18 @@ class Options:
 
 
 def glue(options: Options, sweep: Sweep) -> None:
-    """Table 2: an encoder fine-tuned on GLUE, by every mapping; the paper's grid, or the part that is asked for.
+    """Table 2: an encoder fine-tuned on GLUE with every mapping; the paper's grid, or the requested part of it.
 
-    Under torchrun all processes train one model at a time:
+    Under torchrun, all processes train one model at a time:
     torchrun --nproc_per_node 2 -m -- rsoftmax reproduce glue ...
     """
     _do("glue", options, sweep)
 
 
 def rates(options: Options, sweep: Sweep) -> None:
-    """What growing rates cost in accuracy and save in time: RTE and SST-2, the same recipe for every r.
+    """Accuracy and step time at growing rates: RTE and SST-2, the same recipe for every r.
 
-    Each row says how long a training step takes beside the same step with torch's own attention, in turns.
+    Each row records the time of a training step relative to torch's attention, measured interleaved.
     """
     _do("rates", options, sweep)
 
@@ -85,13 +90,13 @@ def _do(name: str, options: Options, sweep: Sweep) -> None:
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     if torch.accelerator.is_available():
-        sweep = replace(sweep, jobs=sweep.jobs or 1)  # several runs would share the one device
+        sweep = replace(sweep, jobs=sweep.jobs or 1)  # several runs would share one device
     model, data = map(_absolute, (options.model, options.data))
     sweep.do(name, runs, partial(run, model, data, options.skip_bad))
 
 
 def _prepare(name: str, options: Options, sweep: Sweep) -> "list[Run]":
-    """Everything that can be refused, before the first run."""
+    """Validate everything before the first run."""
     from rsoftmax_lab.experiments.glue import grid
     from rsoftmax_lab.experiments.glue.run import check
     from rsoftmax_lab.experiments.names import source_name
@@ -108,10 +113,10 @@ def _prepare(name: str, options: Options, sweep: Sweep) -> "list[Run]":
     runs = [replace(run, data=source_name(options.data, f"{run.task}/*.tsv")) for run in runs]
     for task, count in check(options.model, options.data, runs, options.skip_bad).items():
         if count and ranks.first():
-            typer.echo(f"{task}: {count} bad lines are left out")
+            typer.echo(f"{task}: {count} malformed lines are skipped")
     return runs
 
 
 def _absolute(source: str) -> str:
-    """A folder by its whole path, as workers may start elsewhere; a hub id as it is."""
+    """A folder as an absolute path, because workers may start elsewhere; a hub id unchanged."""
     return str(Path(source).absolute()) if Path(source).is_dir() else source

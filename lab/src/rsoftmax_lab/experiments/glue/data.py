@@ -13,15 +13,15 @@ HUB = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class Task:
-    """How a task is stored.
+    """The storage format of a task.
 
     Attributes:
-        columns: of the one or two texts, in the TSV files.
-        label: the column of the label.
-        labels: its values; a label's number is its place here, as on the hub.
+        columns: the columns of the one or two texts in the TSV files.
+        label: the label column.
+        labels: the values of the label, in the order of the class indices, as on the hub.
         hub: the task's name on the hub.
-        hub_columns: of the texts, there.
-        f1: whether GLUE asks for F1 too.
+        hub_columns: the columns of the texts on the hub.
+        f1: whether GLUE reports F1 as well.
     """
 
     columns: tuple[str, ...]
@@ -44,31 +44,31 @@ TASKS = {
 
 
 class Example(NamedTuple):
-    """A row: one or two texts, and the number of its label."""
+    """A row: one or two texts, and the class index."""
 
     texts: tuple[str, ...]
     label: int
 
 
 class Examples(NamedTuple):
-    """A task's rows, and how many were left out; the official test sets have no labels and are not read."""
+    """The rows of a task, and the number of skipped ones; the official test sets have no labels and are not read."""
 
     train: list[Example]
     dev: list[Example]
     skipped: int = 0
 
 
-@lru_cache(maxsize=1)  # the runs on one task follow each other
+@lru_cache(maxsize=1)  # consecutive runs use the same task
 def read(data: str, task: str, skip_bad: bool = False) -> Examples:
     """The rows of a task.
 
     Args:
-        data: a folder, or the name of a set on the hub.
+        data: a folder or hub id.
         task: a key of ``TASKS``.
-        skip_bad: leave out lines that have too few or too many cells or an unknown label, as the official QQP files do,
-            and those that are not UTF-8.
+        skip_bad: skip lines with a wrong number of cells or an unknown label, which the official QQP files contain,
+            and lines that are not UTF-8.
 
-    An error names the file and the line.
+    Errors name the file and the line.
     """
     if not Path(data).is_dir():
         return _from_hub(data, TASKS[task])
@@ -78,7 +78,7 @@ def read(data: str, task: str, skip_bad: bool = False) -> Examples:
 
 def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
     if not path.is_file():
-        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a folder of GLUE has TASK/train.tsv, dev.tsv")
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected TASK/train.tsv and TASK/dev.tsv")
     rows, bad, number = [], 0, 1
     with path.open("rb") as file:
         header = _header(path, next(file, b""))
@@ -91,10 +91,10 @@ def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
                 rows.append(_example(header, _cells(line), task))
             except ValueError as error:
                 if not skip_bad:
-                    raise ValueError(f"{path}, line {number}: {error}; --skip-bad leaves such out") from None
+                    raise ValueError(f"{path}, line {number}: {error}; pass --skip-bad to skip such lines") from None
                 bad += 1
     if not rows:
-        raise ValueError(f"{path}, line {number}: the file ends without a row; is it the right one?")
+        raise ValueError(f"{path}, line {number}: the file has no rows")
     return rows, bad
 
 
@@ -106,12 +106,12 @@ def _header(path: Path, line: bytes) -> list[str]:
 
 
 def _cells(line: bytes) -> list[str]:
-    return line.decode().rstrip("\r\n").split("\t")  # quotation marks are part of the texts
+    return line.decode().rstrip("\r\n").split("\t")  # quotation marks belong to the texts
 
 
 def _example(header: list[str], cells: list[str], task: Task) -> Example:
     if len(cells) != len(header):
-        raise ValueError(f"{len(cells)} cells instead of the header's {len(header)}")
+        raise ValueError(f"{len(cells)} cells, but the header has {len(header)}")
     named = dict(zip(header, cells, strict=True))
     if named[task.label] not in task.labels:
         raise ValueError(f"{task.label} must be {' or '.join(task.labels)}, got {named[task.label]!r}")

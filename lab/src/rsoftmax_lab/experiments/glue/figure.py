@@ -1,4 +1,4 @@
-"""What r does: accuracy on dev against the final rate, and against the time of a step; a panel for each task."""
+"""Accuracy on dev against the final rate and against the step time, one panel per task."""
 
 from pathlib import Path
 
@@ -13,10 +13,9 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
     """Draw the panels: points are means over seeds, bars one standard deviation.
 
     Args:
-        curves: of each task, accuracy by r; 0 is softmax.
-        errors: of each task, the standard error of an accuracy: the band around softmax, within which differences say
-            little.
-        papers: of each task, the r that was best in the paper.
+        curves: by task, accuracy by r; 0 is softmax.
+        errors: by task, the standard error of an accuracy: the width of the band around softmax.
+        papers: by task, the best r in the paper.
         path: the file to write.
     """
     figure, (axes,) = panels(1, len(curves), width=3.4, height=3.4)
@@ -44,11 +43,11 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
 
 
 def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], path: Path) -> None:
-    """Draw the panels: points are means over seeds and named by r, bars one standard deviation.
+    """Draw the panels: points are means over seeds labelled by r, bars one standard deviation.
 
     Args:
-        points: of each task, what each r gives; 0 is softmax.
-        errors: of each task, the standard error of an accuracy, as in :func:`draw`.
+        points: by task, the results for each r; 0 is softmax.
+        errors: by task, the standard error of an accuracy, as in :func:`draw`.
         path: the file to write.
     """
     figure, (axes,) = panels(1, len(points), width=4.2, height=3.6)
@@ -68,10 +67,10 @@ def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], 
             axis.annotate(f"r = {r:g}", (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
         if 0.0 in by_rate:
             _error_band(axis, by_rate[0.0].accuracy.value, errors[task])
-        axis.axvline(1.0, color="#c1121f", linestyle=":", label="torch's own attention")
+        axis.axvline(1.0, color="#c1121f", linestyle=":", label="torch's attention")
         axis.margins(0.2)
         axis.set_title(task, fontsize=11)
-        axis.set_xlabel("time of a training step, to torch's own attention", fontsize=9)
+        axis.set_xlabel("time of a training step relative to torch's attention", fontsize=9)
     axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
     legend(figure, axes[:1], columns=2 * len(points))
     save(figure, path)

@@ -1,4 +1,4 @@
-"""The grid of Table 2, and that of accuracy and time at growing rates."""
+"""The grids of Table 2 and of growing rates."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ RECIPE: dict[str, Any] = {
     "rates": (0.2, 0.5, 0.75, 0.9),
     "validation_samples": 0,
 }
-"""The grid of rates: softmax is r = 0. One recipe for all: nothing is selected, nothing set aside to select on."""
+"""The grid of rates: softmax is r = 0. One recipe for all rates, without selection or held-out rows."""
 
 SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
 
@@ -30,13 +30,13 @@ class Run(BaseRun):
     """One fine-tuning.
 
     Attributes:
-        r: the rate at the end of the training; of mappings that take one.
-        max_train_samples: rows to train on, drawn by the seed; all if None.
-        max_eval_samples: dev rows to score, the same for every seed; all if None.
-        validation_samples: training rows set aside to select on, drawn by the seed; at most a tenth of them.
+        r: the rate at the end of training, for mappings that take one.
+        max_train_samples: the number of training rows, drawn at random; None for all.
+        max_eval_samples: the number of dev rows to score, the same for every seed; None for all.
+        validation_samples: the number of held-out training rows for selection, drawn at random; at most a tenth.
         bf16: whether matrices are multiplied in bfloat16.
         model: the encoder's name.
-        data: the name of the folder or set that the task was read from.
+        data: the name of the folder or hub data set.
     """
 
     PLACE = ("task",)
@@ -96,7 +96,7 @@ def grid(
     epochs: float | None = None,
     **rest: Any,
 ) -> list[Run]:
-    """Table 2 in full, or a part of it."""
+    """The grid of Table 2, or a part of it."""
     return [
         Run(task, mapping, r, lr, (5 if task == "MRPC" else 3) if epochs is None else epochs, seed, **rest)
         for seed in range(seeds)
@@ -108,18 +108,18 @@ def grid(
 
 
 def quick_grid(tasks: Sequence[str] = ("MRPC", "RTE"), **rest: Any) -> list[Run]:
-    """The same with few rows, one epoch and one point of the paper's grid."""
+    """A grid with few rows, one epoch and one point of the paper's grid."""
     small = {"learning_rates": (5e-5,), "rates": (0.15,), "epochs": 1, "max_train_samples": 192, "max_eval_samples": 96}
     return grid(tasks, **{**small, "validation_samples": 64, **rest})
 
 
 def rates_grid(tasks: Sequence[str] = ("RTE", "SST-2"), **rest: Any) -> list[Run]:
-    """Growing rates on two tasks; of RTE all rows, of SST-2 some."""
+    """Growing rates on two tasks: all rows of RTE, some of SST-2."""
     return grid(tasks, **{**RECIPE, "max_train_samples": 4000, **rest})
 
 
 def quick_rates_grid(tasks: Sequence[str] = ("RTE",), **rest: Any) -> list[Run]:
-    """The same with few rows and one epoch."""
+    """A grid with few rows and one epoch."""
     return quick_grid(tasks, **{**RECIPE, **rest})
 
 

@@ -1,4 +1,4 @@
-"""What the rows say: scores, the trials that dev or validation selects, and what each rate gives."""
+"""Scores, the trials selected on dev or validation, and the results for each rate."""
 
 import math
 import statistics
@@ -15,21 +15,21 @@ from rsoftmax_lab.running.runs import Row
 
 
 def by_task(trials: Trials[Run], notice: Notice) -> dict[str, list[Trial[Run]]]:
-    """The trials of each task that has some, under the same settings."""
+    """The trials of each task under the same settings; tasks without trials are omitted."""
     present = [task for task in TASKS if any(run.task == task for run, _ in trials)]
     return {task: list(trials.where(partial(_is_of, task)).alike(notice, task)) for task in present}
 
 
 def score(trial: Trial[Run], split: str, metric: str = "accuracy") -> float | None:
-    """In per cent; None if nothing was set aside for validation, or the task has no such metric."""
+    """A score in per cent; None without held-out rows, or if the task does not have the metric."""
     value = (trial.row[split] or {}).get(metric)
     return None if value is None else 100 * value
 
 
 def chosen(trials: Sequence[Trial[Run]], mapping: str, by: str) -> list[Trial[Run]]:
-    """A mapping's best trial of each seed, on the split "dev" or "validation".
+    """A mapping's best trial of each seed on the split "dev" or "validation".
 
-    Of equals, the one with the smaller r, and then with the smaller learning rate.
+    Ties are broken by the smaller r, then by the smaller learning rate.
     """
     mine = [trial for trial in trials if trial.run.mapping == mapping and score(trial, by) is not None]
     mine.sort(key=lambda trial: (trial.run.r or 0, trial.run.lr))
@@ -38,13 +38,13 @@ def chosen(trials: Sequence[Trial[Run]], mapping: str, by: str) -> list[Trial[Ru
 
 
 def mean(trials: Sequence[Trial[Run]], metric: str = "accuracy") -> Mean | None:
-    """The mean over trials of a score on dev."""
+    """The mean dev score of the trials."""
     values = [value for trial in trials if (value := score(trial, "dev", metric)) is not None]
     return Mean.of(values) if values else None
 
 
 def curve(trials: Sequence[Trial[Run]]) -> dict[float, Mean]:
-    """Accuracy on dev at each r, 0 being softmax; validation selects the learning rate, or dev if there is none."""
+    """Dev accuracy at each r (0 is softmax), with the learning rate selected on validation, or on dev without it."""
     by = "validation" if all(trial.row["validation"] for trial in trials) else "dev"
     rates = sorted({trial.run.r for trial in trials if trial.run.r is not None})
     groups = {0.0: chosen(trials, "softmax", by)}
@@ -54,7 +54,7 @@ def curve(trials: Sequence[Trial[Run]]) -> dict[float, Mean]:
 
 
 class Point(NamedTuple):
-    """What a rate gives, over seeds: accuracy and zeros in per cent, time to that of torch's own attention."""
+    """The results for a rate over seeds: accuracy and zeros in per cent, time relative to torch's attention."""
 
     accuracy: Mean
     time: Mean
@@ -62,7 +62,7 @@ class Point(NamedTuple):
 
 
 def points(trials: Sequence[Trial[Run]]) -> dict[float, Point]:
-    """What each r gives, 0 being softmax; at the learning rate of most runs, of rows that say how long a step takes."""
+    """The results for each r (0 is softmax) at the most frequent learning rate, from rows with a step time."""
     lr = statistics.mode(trial.run.lr for trial in trials)
     groups: dict[float, list[Row]] = {}
     for run, row in sorted(trials, key=lambda trial: trial.run.r or 0.0):
@@ -80,14 +80,14 @@ def _point(rows: Sequence[Row]) -> Point:
 
 
 def lead(trials: Sequence[Trial[Run]], by: str) -> Mean | None:
-    """How far r-softmax is ahead of softmax, over the seeds that both have."""
+    """The lead of r-softmax over softmax, over common seeds."""
     mine, other = ({t.run.seed: score(t, "dev") or 0 for t in chosen(trials, n, by)} for n in ("r_softmax", "softmax"))
     seeds = sorted(mine.keys() & other.keys())
     return Mean.of([mine[seed] - other[seed] for seed in seeds]) if seeds else None
 
 
 def standard_error(trials: Sequence[Trial[Run]]) -> float:
-    """That of one accuracy, from the number of dev rows alone."""
+    """The standard error of one accuracy, given the number of dev rows."""
     accuracy = statistics.fmean(trial.row["dev"]["accuracy"] for trial in trials)
     return 100 * math.sqrt(accuracy * (1 - accuracy) / trials[0].row["rows"]["dev"])
 

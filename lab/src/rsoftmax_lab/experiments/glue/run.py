@@ -22,7 +22,7 @@ from transformers import (
 import rsoftmax
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
-from rsoftmax.huggingface.adapter import quiet
+from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
@@ -32,15 +32,15 @@ from rsoftmax_lab.running import ranks
 from rsoftmax_lab.running.runs import Row
 
 EVAL_BATCH = 64
-SPARSITY_ROWS = 64  # dev rows on which zeros are counted
+SPARSITY_ROWS = 64  # dev rows for counting zeros
 
 
 @quiet()
 def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) -> dict[str, int]:
-    """Find out before the first run what would stop it: a file missing or broken, a model that cannot be used.
+    """Check data and model before the first run.
 
     Returns:
-        How many rows of each task are left out.
+        The number of skipped rows of each task.
     """
     try:
         AutoTokenizer.from_pretrained(model, trust_remote_code=False)
@@ -52,13 +52,13 @@ def check(model: str, data: str, runs: Sequence[Run], skip_bad: bool = False) ->
 
 @quiet()
 def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
-    """Fine-tune and score: the row of a run.
+    """Fine-tune and score; returns the row of a run.
 
     Args:
-        model: a folder, or a name on the hub; the weights must be safetensors.
-        data: a folder, or a name on the hub.
-        skip_bad: whether to leave out bad rows; see :func:`glue_data.read`.
-        run: what to do.
+        model: a folder or hub id with safetensors weights.
+        data: a folder or hub id.
+        skip_bad: whether to skip malformed rows.
+        run: the settings.
     """
     set_seed(run.seed)
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
@@ -93,7 +93,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
 
 
 def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:
-    """The rows to train on, to select on and to report, each drawn once and the same for every run of a seed."""
+    """The training, validation and dev rows, the same for every run of a seed."""
     train, dev = examples.train, examples.dev
     order = np.random.default_rng(run.seed).permutation(len(train))
     aside = min(run.validation_samples, len(train) // 10)
@@ -106,7 +106,7 @@ def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:
 
 
 def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> Any:
-    """Tokens, row by row: a list, which the Trainer takes for a data set."""
+    """Tokenized rows, as a list that the Trainer accepts as a data set."""
     if not rows:
         return []
     texts = map(list, zip(*(row.texts for row in rows), strict=True))
@@ -138,8 +138,8 @@ def _arguments(run: Run, scratch: str) -> TrainingArguments:
         bf16=run.bf16,
         logging_steps=0.1,
         logging_nan_inf_filter=False,
-        average_tokens_across_devices=False,  # the loss is a mean already, and would be multiplied by the processes
-        use_cpu=not torch.accelerator.is_available(),  # without it, processes on CPUs would not find each other
+        average_tokens_across_devices=False,  # the loss is already a mean
+        use_cpu=not torch.accelerator.is_available(),  # the backend for processes on CPUs
         save_strategy="no",
     )
 
@@ -156,19 +156,19 @@ def _score(tuner: Trainer, rows: Any, f1: bool) -> dict[str, float] | None:
 
 
 def _sparsity(network: PreTrainedModel, batch: dict[str, Any]) -> float:
-    """The share of exact zeros in the attention, mean over layers and heads."""
+    """The fraction of exact zeros in attention, averaged over layers and heads."""
     return sparsity(network, {name: values.to(network.device) for name, values in batch.items()}).mean()
 
 
 def _share(batch_size: int) -> int:
-    """The rows of a batch for each process under torchrun, so that together they take the steps that one would."""
+    """The batch size of each process under torchrun, so that the total batch size is unchanged."""
     if batch_size % ranks.count():
-        raise ValueError(f"batches of {batch_size} cannot be shared by {ranks.count()} processes")
+        raise ValueError(f"batches of {batch_size} cannot be divided among {ranks.count()} processes")
     return batch_size // ranks.count()
 
 
 def _line(run: Run, state: Any, logs: dict[str, Any]) -> str | None:
-    """How far a run is; ten times in its course."""
+    """The progress of a run, ten times."""
     if "loss" not in logs:
         return None
     rate = "" if run.r is None else f" r={run.r}"

@@ -1,4 +1,4 @@
-"""Table 2 and growing rates in the report."""
+"""The report's section on Table 2 and growing rates."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -31,25 +31,25 @@ Tasks = dict[str, list[Trial[Run]]]  # the trials of each task
 
 
 class Part(NamedTuple):
-    """What the rows of one command give: values for the template, the table that ends the command, a picture."""
+    """The results of one command: values for the template, the summary table, and a figure."""
 
     values: dict[str, Any]
     summary: RichTable
-    picture: Path
+    figure: Path
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Table 2, and what growing rates cost and save; those of the two that have rows."""
+    """Table 2 and growing rates, each if it has rows."""
     parts = {name: PARTS[name](results.by_task(trials, notice), out) for name, trials in found.items()}
     text = render(__package__, **{name: parts[name].values if name in parts else None for name in PARTS})
-    return Section(text, next(iter(parts.values())).summary, [part.picture for part in parts.values()])
+    return Section(text, next(iter(parts.values())).summary, [part.figure for part in parts.values()])
 
 
 def _table2(tasks: Tasks, out: Path) -> Part:
-    """The paper's accuracies beside ours, what was selected, and what r does."""
+    """The paper's accuracies next to ours, the selected settings, and the effect of r."""
     curves = {task: results.curve(some) for task, some in tasks.items()}
-    picture = out / "glue-rates.png"
-    figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, picture)
+    path = out / "glue-rates.png"
+    figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, path)
     with_f1 = {task: some for task, some in tasks.items() if TASKS[task].f1}
     accuracy = _beside_the_paper(tasks)
     values = {
@@ -63,25 +63,25 @@ def _table2(tasks: Tasks, out: Path) -> Part:
         "zeros": _table(tasks, "validation", _zeros),
         "rates": _by_rate(curves),
     }
-    return Part(values, accuracy.rich("Accuracy on dev"), picture)
+    return Part(values, accuracy.rich("Accuracy on dev"), path)
 
 
 def _rates(tasks: Tasks, out: Path) -> Part:
     """Accuracy and time at growing rates."""
     points = {task: results.points(some) for task, some in tasks.items()}
-    picture = out / "glue-times.png"
-    figure.draw_times(points, {task: results.standard_error(some) for task, some in tasks.items()}, picture)
+    path = out / "glue-times.png"
+    figure.draw_times(points, {task: results.standard_error(some) for task, some in tasks.items()}, path)
     table = _points(points)
     values = {"models": _models(tasks), "setup": _setup(tasks), "table": table}
-    return Part(values, table.rich("Growing rates"), picture)
+    return Part(values, table.rich("Growing rates"), path)
 
 
 PARTS = {"glue": _table2, "rates": _rates}
-"""By the command whose rows it is about."""
+"""The parts by command."""
 
 
 def _beside_the_paper(tasks: Tasks) -> Table:
-    """Accuracies, the paper's first; each block has its own best."""
+    """Accuracies, the paper's first; the best of each block in bold."""
     rows = best_in_bold(
         {_title(name, "paper, BERT"): [Mean(PAPER[name][task], None) for task in tasks] for name in PAPER}
     )
@@ -96,14 +96,14 @@ def _beside_the_paper(tasks: Tasks) -> Table:
 
 
 def _lead(tasks: Tasks) -> Table:
-    """How far r-softmax is ahead of softmax."""
+    """The lead of r-softmax over softmax."""
     rows = [["paper, BERT", *(f"{PAPER['r_softmax'][t] - PAPER['softmax'][t]:+.2f}" for t in tasks)]]
     rows += [[title, *(signed(results.lead(some, by)) for some in tasks.values())] for by, title in SELECTED.items()]
-    return Table(["r-softmax ahead of softmax", *tasks], rows)
+    return Table(["lead of r-softmax over softmax", *tasks], rows)
 
 
 def _table(tasks: Tasks, by: str, cell: Callable[[list[Trial[Run]]], object]) -> Table:
-    """Mappings down, tasks across; what ``cell`` says of the chosen trials."""
+    """A table with mappings as rows and tasks as columns; ``cell`` maps the chosen trials to text."""
     rows = []
     for mapping in _mappings(tasks):
         picked = [chosen(some, mapping, by) for some in tasks.values()]
@@ -112,7 +112,7 @@ def _table(tasks: Tasks, by: str, cell: Callable[[list[Trial[Run]]], object]) ->
 
 
 def _selected(trials: Sequence[Trial[Run]]) -> str:
-    """What was selected, seed by seed."""
+    """The selected settings of each seed."""
     return "; ".join(("" if run.r is None else f"r {run.r:g}, ") + f"lr {run.lr:g}" for run, _ in trials)
 
 
@@ -121,7 +121,7 @@ def _zeros(trials: Sequence[Trial[Run]]) -> Mean:
 
 
 def _points(points: dict[str, dict[float, Point]]) -> Table:
-    """Rates down; accuracy, time and zeros of each task across."""
+    """A table with rates as rows, and accuracy, time and zeros of each task as columns."""
     rates = sorted({r for by_rate in points.values() for r in by_rate})
     columns = [f"{task}: {name}" for task in points for name in Point._fields]
     empty = [""] * len(Point._fields)
@@ -135,7 +135,7 @@ def _models(tasks: Tasks) -> list[str]:
 
 
 def _unnamed(tasks: Tasks) -> str:
-    """How many rows do not name the version that wrote them; nothing if all do."""
+    """The number of rows without a version; empty if all have one."""
     trials = [trial for some in tasks.values() for trial in some]
     count = sum("version" not in trial.row for trial in trials)
     return f"{count} of {len(trials)}" if count else ""

@@ -1,4 +1,4 @@
-"""What a training step costs on a task's own batches, beside the same step with torch's own attention."""
+"""The time of a training step on a task's batches, against the same step with torch's attention."""
 
 import copy
 import statistics
@@ -9,28 +9,28 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-TIMED = 9  # batches, evenly spread over an epoch, which is ordered by length in parts
+TIMED = 9  # batches, evenly spread over an epoch, which is sorted by length in chunks
 
 
 def step_time(network: PreTrainedModel, batches: Sequence[Any], *, bf16: bool = False) -> dict[str, float]:
-    """Time steps of a trained network and of a copy with torch's attention, in turns, batch by batch.
+    """Time steps of a trained network and of a copy with torch's attention, interleaved batch by batch.
 
-    The ratio is formed for each batch, so that what else the machine does meets both alike. Time is processor time,
-    which other programs lengthen least; on an accelerator it is the time until the device has finished.
+    Ratios are computed for each batch, so that other load affects both equally. Time is processor time, which other
+    programs affect least; on an accelerator it is the time until the device has finished.
 
     Args:
-        network: the network, which stays as it is: copies of it are trained on.
-        batches: those of one epoch.
-        bf16: whether matrices are multiplied in bfloat16, as they were in training.
+        network: the network; copies of it are trained.
+        batches: the batches of one epoch.
+        bf16: whether matrices are multiplied in bfloat16, as in training.
 
     Returns:
-        Medians over batches: ``seconds`` of a step, ``sdpa_seconds`` of the other, and the ``ratio`` of the two.
+        Medians over batches: ``seconds`` of a step, ``sdpa_seconds`` with torch's attention, and their ``ratio``.
     """
     mine, other = copy.deepcopy(network), copy.deepcopy(network)
     other.set_attn_implementation("sdpa")
     steps = [_Step(mine, bf16), _Step(other, bf16)]
     for step in steps:
-        step(batches[0])  # allocates what AdamW keeps
+        step(batches[0])  # allocates AdamW's state
     pairs = []
     for turn, batch in enumerate(batches[:: -(-len(batches) // TIMED)]):
         first, second = steps if turn % 2 else reversed(steps)
@@ -45,7 +45,7 @@ def step_time(network: PreTrainedModel, batches: Sequence[Any], *, bf16: bool = 
 
 
 class _Step:
-    """Forward, loss, backward and AdamW, with dropout; called with a batch, it says how long that took."""
+    """Forward, loss, backward and AdamW with dropout; returns the time of a batch."""
 
     def __init__(self, network: PreTrainedModel, bf16: bool) -> None:
         self.network = network.train()

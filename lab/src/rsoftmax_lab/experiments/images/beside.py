@@ -1,4 +1,4 @@
-"""Table 1 beside the paper's numbers: scores, and leads of one method over others."""
+"""Table 1 next to the paper's numbers: scores, and leads of one method over others."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ PUBLISHED = dict(
 
 
 class Column(NamedTuple):
-    """Numbers of ours: the runs, and the split that they are scored on."""
+    """A column of our numbers: the runs, and the split that they are scored on."""
 
     title: str
     contest: Contest
@@ -30,15 +30,15 @@ class Column(NamedTuple):
 
 
 def scores(columns: Sequence[Column]) -> Table:
-    """Micro-F1: the paper's rows first, then the others."""
+    """Micro-F1 scores, starting with the paper's methods."""
     several = (*PUBLISHED, *(one for one in CONTESTANTS if one not in PUBLISHED))
     return _table("micro-F1", columns, [_Line(one.name, PUBLISHED.get(one), partial(_score, one)) for one in several])
 
 
 def leads(columns: Sequence[Column]) -> Table:
-    """How far the paper's method is ahead of its rivals, and the best of ours of softmax."""
+    """The leads of the paper's method over its rivals, and of our best method over softmax."""
     lines = [
-        _Line(f"{one.name}, ahead of {what}", _published_lead(one, rivals), partial(_lead, one, rivals))
+        _Line(f"{one.name}, lead over {what}", _published_lead(one, rivals), partial(_lead, one, rivals))
         for one, rivals, what in (
             (PAPERS, SPARSE, "the best other sparse mapping"),
             (PAPERS, SOFTMAX, "the best softmax threshold"),
@@ -49,20 +49,20 @@ def leads(columns: Sequence[Column]) -> Table:
 
 
 class _Line(NamedTuple):
-    """A row of a table: the paper's number for each set, if it has them, and how to find ours."""
+    """A row of a table: the paper's number for each data set, if any, and a function for ours."""
 
     name: str
     published: Sequence[float] | None
     found: Callable[[Contest, str, str], Mean | None]
 
     def cells(self, place: int, point: str, columns: Sequence[Column]) -> list[str]:
-        """The paper's number and ours, on one set."""
+        """The paper's number and ours on one data set."""
         means = [self.found(column.contest, point, column.split) for column in columns]
         return [f"{self.published[place]:.2f}" if self.published else "", *(str(mean or "") for mean in means)]
 
 
 def _table(head: str, columns: Sequence[Column], lines: Sequence[_Line]) -> Table:
-    """Of our columns those that there are runs for, and of the lines those of which something is known."""
+    """The columns that have runs, and the rows that have numbers."""
     heads, rows, known = [head], [[line.name] for line in lines], [False] * len(lines)
     for place, (point, title) in enumerate(TITLES.items()):
         ours = [column for column in columns if point in column.contest.rows]

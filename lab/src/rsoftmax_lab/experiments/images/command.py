@@ -15,77 +15,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What is trained on which pictures."""
+    """The network, the data, and the part of the grid to run."""
 
-    data: Annotated[str, typer.Option(help="The folder of the set, or a hub id of the package datasets.")]
-    model: Annotated[str, typer.Option(help="A pre-trained network: a folder of Hugging Face's kind, or a hub id.")]
+    data: Annotated[str, typer.Option(help="The folder of the data set, or a hub id.")]
+    model: Annotated[str, typer.Option(help="A pretrained network: a folder or hub id.")]
     finetune: Annotated[
         bool,
         typer.Option(
             "--finetune/--frozen",
-            help="Train the whole network, as the paper does; or heads on features computed once.",
+            help="Train the whole network, as in the paper, or only heads on frozen features.",
         ),
     ] = False
     train_last: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Fine-tune the last N stages of the network and the head. What lies before is computed once, in"
-            " float16, and kept with the features: before the last stage of a ResNet-50, 0.4 MB for each picture of"
-            " 224 x 224, and as much for each mirrored training picture with --augment. 0: no stage, or all with"
-            " --finetune.",
+            help="Fine-tune the head and the last N stages of the network. The outputs of the stages before are cached"
+            " in float16: before the last stage of a ResNet-50, 0.4 MB per image of 224 x 224, and as much for each"
+            " flipped training image with --augment. 0: no stage, or all with --finetune.",
         ),
     ] = 0
-    only: Annotated[list[str] | None, typer.Option(help="A method to run; may be given again. All if not given.")] = (
-        None
-    )
+    only: Annotated[list[str] | None, typer.Option(help="A method to run; repeatable. Default: all.")] = None
     lr: Annotated[
         list[float] | None,
-        typer.Option(help="A learning rate; may be given again. If not given, the paper's: 1e-3, 1e-4, 1e-5."),
+        typer.Option(help="A learning rate; repeatable. Default, as in the paper: 1e-3, 1e-4, 1e-5."),
     ] = None
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training pictures; 10 with --quick.")] = 100
+    epochs: Annotated[int, typer.Option(min=1, help="The number of epochs; 10 with --quick.")] = 100
     share: Annotated[
         list[float] | None,
         typer.Option(
             min=0,
             max=0.9,
-            help="The share of training pictures to choose epoch and learning rate on; 0 is the paper's way, on val;"
-            " may be given again. If not given: 0.2 and 0.",
+            help="The fraction of training images held out to select epoch and learning rate; 0 selects on val, as in"
+            " the paper; repeatable. Default: 0.2 and 0.",
         ),
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Pictures in a step. If not given: 128, or 32 in fine-tuning.")
+        int | None, typer.Option(min=1, help="The batch size. Default: 128, or 32 in fine-tuning.")
     ] = None
-    pictures: Annotated[int, typer.Option(min=0, help="How many of each split, always the same; all if 0.")] = 0
+    images: Annotated[
+        int, typer.Option(min=0, help="The number of images of each split, always the same ones; 0 for all.")
+    ] = 0
     augment: Annotated[
         bool,
-        typer.Option("--augment", help="Crop and mirror at random, in fine-tuning; with --train-last, mirror only."),
+        typer.Option("--augment", help="Random crops and flips in fine-tuning; with --train-last, only flips."),
     ] = False
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Count and leave out pictures that cannot be opened.")
-    ] = False
-    cache: Annotated[
-        Path | None, typer.Option(help="The folder for what is computed once. If not given: OUT/features.")
-    ] = None
-    save: Annotated[Path | None, typer.Option(help="Save a whole model here, for `rsoftmax predict`.")] = None
-    save_method: Annotated[str, typer.Option(help="Which method's model to save.")] = "r_softmax_expected_f1"
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False
+    cache: Annotated[Path | None, typer.Option(help="The folder of cached features. Default: OUT/features.")] = None
+    save: Annotated[Path | None, typer.Option(help="Save a model in this folder, for `rsoftmax predict`.")] = None
+    save_method: Annotated[str, typer.Option(help="The method of the saved model.")] = "r_softmax_expected_f1"
     seeds: Seeds = 3
 
     @property
     def tunes(self) -> bool:
-        """Whether the network is trained, all or the end of it."""
+        """Whether the network is trained, completely or in its last stages."""
         return self.finetune or self.train_last > 0
 
     @property
     def methods(self) -> list[str]:
-        """The methods to run, that to be saved among them."""
+        """The methods to run, including the one to save."""
         from rsoftmax_lab.contest.methods import METHODS
 
         saved = [self.save_method] if self.save else []
         return list(dict.fromkeys([*self.only, *saved])) if self.only else list(METHODS)
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """The settings of the grid on a set."""
+        """The settings of the grid on a data set."""
         return {
             "seeds": self.seeds,
             "learning_rates": self.lr,
@@ -96,7 +91,7 @@ class Options:
             "finetune": self.tunes,
             "train_last": self.train_last,
             "augment": self.augment,
-            "pictures": self.pictures,
+            "pictures": self.images,
         }
 
 
@@ -106,21 +101,21 @@ def voc(options: Options, sweep: Sweep) -> None:
 
 
 def coco(options: Options, sweep: Sweep) -> None:
-    """Table 1 and Figure 3 on COCO: DATA/annotations/instances_*.json and the pictures."""
+    """Table 1 and Figure 3 on COCO: DATA/annotations/instances_*.json and the images."""
     _reproduce("coco", options, sweep)
 
 
 def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
-    from rsoftmax.pictures import BadPictureError
+    from rsoftmax.files.images import BadImageError
 
     if options.augment and not options.tunes:
         raise typer.BadParameter(
-            "--frozen sees each picture once; use --finetune or --train-last", param_hint="--augment"
+            "--frozen processes each image once; use --finetune or --train-last", param_hint="--augment"
         )
     try:
         way, runs = _prepare(dataset, options, sweep)
-    except BadPictureError as error:
-        raise typer.BadParameter(f"{error}; --skip-bad goes on without it", param_hint="--data") from None
+    except BadImageError as error:
+        raise typer.BadParameter(f"{error}; pass --skip-bad to skip it", param_hint="--data") from None
     except (OSError, ValueError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
     sweep.do(dataset, runs, way.run)
@@ -129,18 +124,18 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 
 
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
-    """Everything that can be refused, before the first run."""
-    from rsoftmax.folders import check_place
-    from rsoftmax.huggingface.backbone import Backbone
+    """Validate everything before the first run."""
+    from rsoftmax.files.folders import LABELS, check_writable
     from rsoftmax_lab.contest.methods import check_method
     from rsoftmax_lab.experiments.images import data, grid
+    from rsoftmax_lab.experiments.images.backbone import Backbone
     from rsoftmax_lab.experiments.images.run import prepare
 
     for method in (*options.methods, options.save_method):
         check_method(method)
     if options.save is not None:
-        check_place(options.save)
-    splits = data.subset(data.read(dataset, options.data), options.pictures)
+        check_writable(options.save, LABELS)
+    splits = data.subset(data.read(dataset, options.data), options.images)
     backbone = Backbone.load(options.model)
     way = prepare(
         backbone,

@@ -1,4 +1,4 @@
-"""The pictures of an experiment: read from a folder or the hub, all or some of them, and known by a hash."""
+"""The images of an experiment: read from a folder or the hub, subsampled, and identified by a hash."""
 
 import hashlib
 from pathlib import Path
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rsoftmax_lab.experiments.images import coco, hub, voc
-from rsoftmax_lab.experiments.images.pictures import Pictures, Splits
+from rsoftmax_lab.experiments.images.image_set import ImageSet, Splits
 
 if TYPE_CHECKING:
-    from rsoftmax.huggingface.backbone import Backbone
+    from rsoftmax_lab.experiments.images.backbone import Backbone
 
 READERS = {"voc": voc.read, "coco": coco.read}
 
 
 def read(dataset: str, data: str) -> Splits:
-    """A set of pictures.
+    """Read a data set of images.
 
     Args:
-        dataset: a key of ``READERS``, which says how a folder is laid out.
+        dataset: a key of ``READERS``: the layout of the folder.
         data: the folder, or a hub id.
     """
-    from rsoftmax.huggingface.encoder import is_hub_id
+    from rsoftmax.huggingface.labels.inputs import is_hub_id
 
     folder = Path(data)
     if not folder.is_dir() and is_hub_id(data):
@@ -31,18 +31,18 @@ def read(dataset: str, data: str) -> Splits:
 
 
 def subset(splits: Splits, n: int) -> Splits:
-    """n pictures of each split, always the same ones; all if n is 0."""
+    """n images of each split, always the same ones; all if n is 0."""
     if not n:
         return splits
 
-    def taken(pictures: Pictures) -> Pictures:
-        return pictures.take(np.sort(np.random.default_rng(0).permutation(len(pictures))[:n]))
+    def taken(images: ImageSet) -> ImageSet:
+        return images.take(np.sort(np.random.default_rng(0).permutation(len(images))[:n]))
 
     return Splits(splits.classes, taken(splits.train), taken(splits.val))
 
 
 def fingerprint(backbone: "Backbone", splits: Splits) -> str:
-    """Changes with the network, the pictures and their labels."""
+    """A hash of the network, the images and their labels."""
     digest = hashlib.sha256(backbone.fingerprint().encode())
     for part in (splits.train, splits.val):
         digest.update(part.fingerprint().encode() + part.labels.tobytes() + part.ignored.tobytes())

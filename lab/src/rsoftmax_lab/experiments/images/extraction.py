@@ -1,6 +1,6 @@
-"""What a network says of pictures: computed once, in parts of 64 pictures; a stopped computation is resumed.
+"""Feature extraction: computed once, in parts of 64 images; an interrupted computation is resumed.
 
-Each part is a safetensors file, whole or not there.
+Each part is a safetensors file that is written atomically.
 """
 
 import hashlib
@@ -24,23 +24,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rsoftmax.huggingface.backbone import Backbone, features
-from rsoftmax.pictures import BadPictureError, open_picture
+from rsoftmax.files.images import BadImageError, open_image
 from rsoftmax_lab.experiments.images import stages
-from rsoftmax_lab.experiments.images.pictures import Pictures
+from rsoftmax_lab.experiments.images.backbone import Backbone, features
+from rsoftmax_lab.experiments.images.image_set import ImageSet
 from rsoftmax_lab.running import lock
 
-BATCH, PART = 32, 64  # pictures in a pass, and in a file that survives a kill
+BATCH, PART = 32, 64  # images per forward pass, and per file
 
 
 class View(NamedTuple):
-    """What is asked of each picture.
+    """What to extract from each image.
 
     Attributes:
         source: the network's folder or hub id.
-        before_last: 0: the features that the network pools, in float32; otherwise the states that its last so many
-            stages read, in float16.
-        mirrored: left and right exchanged.
+        before_last: 0: the pooled features in float32; otherwise the input of the last so many stages, in float16.
+        mirrored: whether images are flipped horizontally.
     """
 
     source: str
@@ -49,34 +48,34 @@ class View(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the answers are called."""
+        """The name of the outputs."""
         return "states" if self.before_last else "features"
 
-    def key(self, backbone: Backbone, pictures: Pictures) -> str:
-        """The name of the answers: a hash of the network, its processor, the names and sizes of the pictures."""
-        known = f"1 {backbone.fingerprint()} {pictures.fingerprint()}"
+    def key(self, backbone: Backbone, images: ImageSet) -> str:
+        """A hash of the network, its processor, and the names and sizes of the images."""
+        known = f"1 {backbone.fingerprint()} {images.fingerprint()}"
         asked = f" {self.before_last} {self.mirrored}" if self.before_last else ""
         return hashlib.sha256(f"{known}{asked}".encode()).hexdigest()[:16]
 
-    def of(self, pictures: list[Image.Image]) -> Tensor:
-        """The network's answers for a few pictures, [pictures, ...], on the CPU."""
+    def of(self, images: list[Image.Image]) -> Tensor:
+        """The outputs for a batch of images, [images, ...], on the CPU."""
         network, backbone = _network(self.source, self.before_last)
-        shown = [ImageOps.mirror(picture) for picture in pictures] if self.mirrored else pictures
+        shown = [ImageOps.mirror(image) for image in images] if self.mirrored else images
         pixels = backbone.pixels(shown).to(network.device)
         with torch.inference_mode():
             said: Tensor = network(pixels).last_hidden_state.half() if self.before_last else features(network, pixels)
         if not said.isfinite().all():
-            raise ValueError(f"{self.source}: its {self.what} are not finite numbers of the type {said.dtype}")
+            raise ValueError(f"{self.source}: its {self.what} are not finite in {said.dtype}")
         return said.cpu().contiguous()
 
 
 class Features(NamedTuple):
-    """What is known of some pictures.
+    """The outputs for some images.
 
     Attributes:
-        X: [kept, ...].
-        kept: which pictures these are, by their place in the list.
-        bad: what is wrong with the others.
+        X: the outputs, [kept, ...].
+        kept: the indices of the images that could be opened.
+        bad: the errors of the others.
     """
 
     X: NDArray[Any]
@@ -85,47 +84,49 @@ class Features(NamedTuple):
 
 
 def folder_lock(cache: Path, console: Console) -> AbstractContextManager[None]:
-    """The folder, made if need be, for this program alone; others wait, and say so."""
+    """Create and lock the folder; other programs wait with a message."""
     cache.mkdir(parents=True, exist_ok=True)
-    return lock.folder(cache, partial(console.print, f"another program computes features in {cache}; waiting for it"))
+    return lock.folder(
+        cache, partial(console.print, f"another program is computing features in {cache}; waiting for it")
+    )
 
 
-def parts_of(pictures: Pictures, folder: Path) -> list[Path]:
-    """The files of the parts, there or not."""
-    return [folder / f"{start:08d}.safetensors" for start in range(0, len(pictures), PART)]
+def parts_of(images: ImageSet, folder: Path) -> list[Path]:
+    """The files of all parts, existing or not."""
+    return [folder / f"{start:08d}.safetensors" for start in range(0, len(images), PART)]
 
 
 def extract(
-    view: View, pictures: Pictures, folder: Path, *, skip_bad: bool, jobs: int | None, console: Console
+    view: View, images: ImageSet, folder: Path, *, skip_bad: bool, jobs: int | None, console: Console
 ) -> list[Path]:
-    """Compute the parts that are not there yet; all parts.
+    """Compute the missing parts; returns the files of all parts.
 
     Args:
-        view: what is asked of each picture.
-        pictures: what to look at.
-        folder: where the parts are.
-        skip_bad: go on without the pictures that cannot be opened; otherwise the first one raises BadPictureError.
-        jobs: processes, each with one thread; by default one for each core, or one if it computes on a GPU.
-        console: where progress goes.
+        view: what to extract from each image.
+        images: the images.
+        folder: the folder of the parts.
+        skip_bad: skip images that cannot be opened; otherwise the first one raises BadImageError.
+        jobs: the number of processes with one thread each. Default: one per core, or one on a GPU.
+        console: shows progress.
     """
     folder.mkdir(exist_ok=True)
-    parts = parts_of(pictures, folder)
-    left = {part: _places(number, pictures) for number, part in enumerate(parts) if not part.exists()}
+    parts = parts_of(images, folder)
+    left = {part: _places(number, images) for number, part in enumerate(parts) if not part.exists()}
     begin, done = time.monotonic(), sum(map(len, left.values()))
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        text = f"{view.what} of {len(pictures)} pictures"
+        text = f"{view.what} of {len(images)} images"
         task = bar.add_task(text, total=len(parts), completed=len(parts) - len(left))
-        for _ in _computed(view, pictures, left, skip_bad, jobs):
+        for _ in _computed(view, images, left, skip_bad, jobs):
             bar.advance(task)
     if left:
         seconds = time.monotonic() - begin
-        pace = f"{seconds:.1f} s, {done / seconds:.1f} a second"
-        console.print(f"{view.what} of {done} pictures in {pace}: {folder.stem}")
+        pace = f"{seconds:.1f} s, {done / seconds:.1f} per second"
+        console.print(f"{view.what} of {done} images in {pace}: {folder.stem}")
     return parts
 
 
 def load(path: Path) -> Features:
-    """Read a part, or several joined to one file."""
+    """Read a part, or a file of several joined parts."""
     with opened(path) as file:
         bad = json.loads(file.metadata()["bad"])
         return Features(file.get_tensor("features").numpy(), file.get_tensor("kept").numpy(), bad)
@@ -133,30 +134,36 @@ def load(path: Path) -> Features:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """The file, mapped into memory; one that holds something else, or nothing whole, is refused."""
+    """Map the file into memory; reject damaged files and files of another kind."""
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:  # the last three of another's metadata
-        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is computed anew") from None
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:  # the last three come from foreign metadata
+        raise ValueError(f"{path} cannot be read: {error}; delete it to recompute it") from None
 
 
 def save(path: Path, found: Features) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     tensors = {"features": torch.from_numpy(found.X), "kept": torch.from_numpy(found.kept)}
     save_file(tensors, unfinished, {"bad": json.dumps(found.bad)})
     os.replace(unfinished, path)
 
 
-def _places(number: int, pictures: Pictures) -> NDArray[np.int64]:
-    return np.arange(number * PART, min((number + 1) * PART, len(pictures)))
+def _places(number: int, images: ImageSet) -> NDArray[np.int64]:
+    return np.arange(number * PART, min((number + 1) * PART, len(images)))
 
 
 def _computed(
-    view: View, pictures: Pictures, parts: dict[Path, NDArray[np.int64]], skip_bad: bool, jobs: int | None
+    view: View, images: ImageSet, parts: dict[Path, NDArray[np.int64]], skip_bad: bool, jobs: int | None
 ) -> Iterator[None]:
-    """Compute parts, spread over processes; yields after each."""
+    """Compute parts in several processes; yields after each part."""
     spread = joblib.Parallel(
         n_jobs=jobs or (1 if torch.cuda.is_available() else joblib.cpu_count()),
         return_as="generator_unordered",
@@ -164,22 +171,22 @@ def _computed(
         pre_dispatch="n_jobs",
     )
     tasks = (
-        joblib.delayed(_compute)(view, pictures.take(places), places, part, skip_bad) for part, places in parts.items()
+        joblib.delayed(_compute)(view, images.take(places), places, part, skip_bad) for part, places in parts.items()
     )
     with joblib.parallel_config("loky", inner_max_num_threads=1):
         yield from spread(tasks)
 
 
-def _compute(view: View, pictures: Pictures, places: NDArray[np.int64], part: Path, skip_bad: bool) -> None:
-    """Write the part of some pictures, in whichever process this is."""
+def _compute(view: View, images: ImageSet, places: NDArray[np.int64], part: Path, skip_bad: bool) -> None:
+    """Compute and write one part, in a worker process."""
     kept, bad, found = [], [], []
-    for start in range(0, len(pictures), BATCH):
+    for start in range(0, len(images), BATCH):
         seen = []
-        for i in range(start, min(start + BATCH, len(pictures))):
+        for i in range(start, min(start + BATCH, len(images))):
             try:
-                seen.append(open_picture(pictures.files[i], pictures.names[i]))
+                seen.append(open_image(images.files[i], images.names[i]))
                 kept.append(places[i])
-            except BadPictureError as error:
+            except BadImageError as error:
                 if not skip_bad:
                     raise
                 bad.append(str(error))
@@ -191,7 +198,7 @@ def _compute(view: View, pictures: Pictures, places: NDArray[np.int64], part: Pa
 
 @lru_cache(maxsize=1)
 def _network(source: str, before_last: int) -> tuple[Any, Backbone]:
-    """The network where it computes best, without its last stages if so asked; once for each process."""
+    """The network on the best device, without its last stages if requested; loaded once per process."""
     backbone = Backbone.load(source)
     if before_last:
         stages.remove_last(backbone.network, before_last)

@@ -12,7 +12,7 @@ from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
 SHOWN = {one: look for one, look in LOOKS.items() if one.method != "softmax"} | {
-    Contestant("softmax", f"p0={p0}"): Look(grey, style, "4")  # the higher the threshold, the darker
+    Contestant("softmax", f"p0={p0}"): Look(grey, style, "4")  # darker for higher thresholds
     for p0, grey, style in (
         (0.05, "0.75", "-"), (0.1, "0.65", "--"), (0.15, "0.5", "-"), (0.2, "0.35", "--"), (0.3, "0.15", ":")
     )
@@ -20,7 +20,7 @@ SHOWN = {one: look for one, look in LOOKS.items() if one.method != "softmax"} | 
 
 
 def draw(contest: Contest, titles: dict[str, str], path: Path) -> None:
-    """A panel for each set: lines are means over seeds, at the learning rate that was best for that seed."""
+    """A panel for each data set: lines are means over seeds, at the best learning rate of each seed."""
     figure, (axes,) = panels(1, len(titles), width=6.2, height=5.4)
     for axis, (point, title) in zip(axes, titles.items(), strict=True):
         _panel(axis, list(contest.rows[point].values()))

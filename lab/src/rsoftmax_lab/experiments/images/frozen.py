@@ -1,4 +1,4 @@
-"""Table 1 on frozen features: every head is trained in seconds."""
+"""Table 1 on frozen features, where a head is trained in seconds."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,32 +10,32 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax_lab.contest.data import Data, Rows
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.training import contestant, train_and_score
 from rsoftmax_lab.experiments.images import extraction, features
+from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
-from rsoftmax_lab.experiments.images.pictures import Pictures, Splits, report_bad
+from rsoftmax_lab.experiments.images.image_set import ImageSet, Splits, report_bad
 from rsoftmax_lab.running.runs import Row
 
 
 class Part(NamedTuple):
-    """A split whose features are in a file; of pictures that could be opened."""
+    """A split with its file of features, without images that cannot be opened."""
 
     file: Path
-    pictures: Pictures
+    images: ImageSet
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """A network that stays as it is, and the features that it gave.
+    """A frozen network and its features.
 
     Attributes:
         model: the network's folder or hub id.
         classes: the labels' names.
-        train: the split to learn from.
-        val: the split to be judged on.
+        train: the training split.
+        val: the evaluation split.
     """
 
     model: str
@@ -47,28 +47,28 @@ class Frozen:
     def of(
         cls, backbone: Backbone, splits: Splits, cache: Path, skip_bad: bool, jobs: int | None, console: Console
     ) -> "Frozen":
-        """Compute the features, unless they are in the cache."""
+        """Compute the features unless they are cached."""
 
-        def part(pictures: Pictures) -> Part:
-            file = features.extract(backbone, pictures, cache, skip_bad=skip_bad, jobs=jobs, console=console)
+        def part(images: ImageSet) -> Part:
+            file = features.extract(backbone, images, cache, skip_bad=skip_bad, jobs=jobs, console=console)
             found = extraction.load(file)
-            report_bad(found.bad, len(pictures), console)
-            return Part(file, pictures.take(found.kept))
+            report_bad(found.bad, len(images), console)
+            return Part(file, images.take(found.kept))
 
         return cls(backbone.source, splits.classes, part(splits.train), part(splits.val))
 
     @property
     def splits(self) -> Splits:
-        """The pictures that have features."""
-        return Splits(self.classes, self.train.pictures, self.val.pictures)
+        """The images with features."""
+        return Splits(self.classes, self.train.images, self.val.images)
 
     def run(self, run: Run) -> Row:
-        """Train a head and score it: the row of a run."""
+        """Train a head and score it; returns the row of a run."""
         return train_and_score(run, self.data(run), curves=not run.selection_share)
 
     def data(self, run: Run) -> Data:
-        """The rows of a run. Features are as the network pooled them: a head behind the network sees no others."""
-        train, val = self.train.pictures, self.val.pictures
+        """The rows of a run, with unscaled features, as a head sees them on top of the network."""
+        train, val = self.train.images, self.val.images
         learn, select = hold_out(len(train), run)
         X, V = _features(self.train.file), _features(self.val.file)
         test = Rows(V, val.labels, val.ignored)
@@ -76,16 +76,16 @@ class Frozen:
         return Data(Rows(X[learn], train.labels[learn]), aside if run.selection_share else test, test)
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
-        """Train a head again, on all training pictures, and write it with its network as one model."""
+        """Retrain a head on all training images, and save it with its network as one model."""
         run = replace(run, selection_share=0.0)
         model, rows = contestant(run), self.data(run).train
         for _ in range(epoch):
             model.partial_fit(rows.X, rows.Y)
         whole = LabelModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)
-        whole.network.head.load_state_dict(model.net_.module_.head.state_dict())
+        whole.network.head.load_state_dict(model.estimators_[0].module_.head.state_dict())
         whole.save_pretrained(folder)
 
 
-@lru_cache(maxsize=2)  # the runs on one set follow each other
+@lru_cache(maxsize=2)  # consecutive runs use the same data
 def _features(file: Path) -> NDArray[np.float32]:
     return extraction.load(file).X

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from rsoftmax_lab.contest.methods import METHODS
 from rsoftmax_lab.contest.training import Training
-from rsoftmax_lab.experiments.images.pictures import Splits
+from rsoftmax_lab.experiments.images.image_set import Splits
 
 DATASETS = ("voc", "coco")
 WAYS = ("frozen", "last", "whole")
 LEARNING_RATES = (1e-3, 1e-4, 1e-5)
-SHARES = (0.2, 0.0)  # held out, and the paper's way
+SHARES = (0.2, 0.0)  # held-out, and the paper's protocol
 
 
 @dataclass(frozen=True)
 class Run(Training):
-    """One method on one set.
+    """One method on one data set.
 
-    ``model`` and ``data`` name the network and what it was shown, so that runs on others do not mix; ``pictures`` is
-    how many of each split are taken, all if 0. ``finetune`` trains the network: the last ``train_last``
-    stages of it, or all of it if that is 0.
+    ``model`` and ``data`` identify the network and the images, so that runs on others are not mixed; ``pictures`` is
+    the number of images of each split, 0 for all. ``finetune`` trains the network: its last ``train_last`` stages, or
+    all of it if that is 0.
     """
 
     PLACE = ("dataset",)
@@ -37,7 +37,7 @@ class Run(Training):
     finetune: bool = False
     train_last: int = 0
     augment: bool = False
-    pictures: int = 0
+    pictures: int = 0  # the name of the field in saved rows
     model: str = ""
     data: str = ""
 
@@ -50,12 +50,12 @@ class Run(Training):
 
     @property
     def point(self) -> str:
-        """On what the contest is held."""
+        """The data of the comparison."""
         return self.dataset
 
     @property
     def way(self) -> str:
-        """One of ``WAYS``: the network is frozen, its last stages are trained, or the whole of it."""
+        """One of ``WAYS``: frozen network, trained last stages, or fully trained network."""
         return "frozen" if not self.finetune else "last" if self.train_last else "whole"
 
 
@@ -66,7 +66,7 @@ def grid(
     shares: Sequence[float] | None = None,
     **rest: Any,
 ) -> list[Run]:
-    """Table 1: every method, in both ways."""
+    """Table 1: every method with both protocols."""
     return [
         Run(method=method, seed=seed, lr=lr, selection_share=share, **rest)
         for seed in range(seeds)
@@ -79,25 +79,25 @@ def grid(
 def quick_grid(
     methods: Sequence[str] = tuple(METHODS), learning_rates: Sequence[float] | None = None, **rest: Any
 ) -> list[Run]:
-    """The same with one seed, one learning rate if none is asked for, and few epochs."""
+    """A grid with one seed, one learning rate by default, and few epochs."""
     return grid(methods, **{**rest, "seeds": 1, "epochs": 10, "learning_rates": learning_rates or LEARNING_RATES[:1]})
 
 
 def hold_out(n: int, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of the pictures to learn from, and of those to select on."""
+    """The indices of the training images and of the held-out images."""
     order = np.random.default_rng(run.seed).permutation(n)
     held_out = round(run.selection_share * n)
     return order[held_out:], order[:held_out]
 
 
 def check(splits: Splits, runs: Iterable[Run]) -> None:
-    """Refuse what no run could be made of."""
+    """Reject data that no run can use."""
     if len(splits.classes) < 2:
-        raise ValueError(f"a set needs two classes or more, got {', '.join(splits.classes)}")
+        raise ValueError(f"a data set needs at least two classes, got {', '.join(splits.classes)}")
     if not len(splits.val):
-        raise ValueError("no picture of val is left to be judged on")
+        raise ValueError("no image of val can be used")
     for run in {run.selection_share: run for run in runs}.values():
         learn, select = hold_out(len(splits.train), run)
         if not len(learn) or (run.selection_share and not len(select)):
-            held = f"with a share of {run.selection_share} held out to choose on"
-            raise ValueError(f"{len(splits.train)} training pictures are too few {held}; take more, or --share 0")
+            held = f"with a fraction of {run.selection_share} held out"
+            raise ValueError(f"{len(splits.train)} training images are too few {held}; take more, or --share 0")

@@ -1,4 +1,4 @@
-"""What the rows of Table 1 say, at the best learning rate."""
+"""The results of Table 1 at the best learning rate."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from rsoftmax_lab.running.runs import Row, differences, key
 
 
 class Table1(NamedTuple):
-    """What the rows say, the best learning rate taken for each rule.
+    """Results with the best learning rate for each rule.
 
     Attributes:
-        settings: what all runs of a set have in common beside the defaults, for each set.
-        shares: of the training pictures, held out to choose on, for each set.
-        paper: chosen on val, the pictures that are reported; its "validation" is the paper's number.
-        held_out: chosen on training pictures; its "test" is on val, on which nothing was chosen.
+        settings: by data set, the runs' common differences from the defaults.
+        shares: by data set, the fraction of held-out training images.
+        paper: selected on val, which is also reported; its "validation" is the paper's number.
+        held_out: selected on held-out training images; its "test" is on val.
     """
 
     settings: dict[str, dict[str, Any]]
@@ -31,7 +31,7 @@ class Table1(NamedTuple):
 
 
 def table1(found: dict[str, Trials[Run]], notice: Notice, way: str = "frozen") -> Table1:
-    """What the runs of one of the ways to train say; empty if there are none."""
+    """The results of one way of training; empty if there are none."""
     table = Table1({}, {}, Contest({}, {}), Contest({}, {}))
     for name, trials in found.items():
         alike = trials.where(lambda run: run.way == way).alike(notice)
@@ -41,35 +41,35 @@ def table1(found: dict[str, Trials[Run]], notice: Notice, way: str = "frozen") -
 
 
 def chosen(path: Path, runs: Iterable[Run]) -> tuple[Run, int]:
-    """Of one method's runs with the first seed, held out if there are any: the best one, and its best epoch."""
+    """The best run of a method with the first seed, with held-out selection if available, and its best epoch."""
     first = [run for run in runs if run.seed == 0]
     named = {key(differences(run)): run for run in [run for run in first if run.selection_share] or first}
     done = {key(differences(trial.run)): trial.row for trial in rows.read(path, Run, print)}
     rule = "labels" if "labels" in METHODS[first[0].method].rules else "tuned"
     known = {name: done[name]["rules"] for name in named if name in done}
-    scored = {name: rules[rule] for name, rules in known.items() if rule in rules}  # of equals the first of the grid
+    scored = {name: rules[rule] for name, rules in known.items() if rule in rules}  # ties: the first in the grid
     if not scored:
-        raise ValueError(f"{path} has no scores of {first[0].method} under the rule {rule!r} to choose a model by")
+        raise ValueError(f"{path} has no scores of {first[0].method} with the rule {rule!r} to select a model")
     best = max(scored, key=lambda name: float(scored[name]["validation"]["micro"]))
     return named[best], int(scored[best]["epoch"])
 
 
 def _add(table: Table1, name: str, trials: Trials[Run], notice: Notice) -> None:
-    """Add what the runs on a set say; of those that hold out different shares, the ones with the share of most."""
+    """Add the runs on a data set; of different held-out fractions, use the most frequent one."""
     shares = Counter(run.selection_share for run, _ in trials if run.selection_share).most_common()
     if len(shares) > 1:
-        notice(f"{trials.path} mixes runs that hold out different shares; shown are those with {shares[0][0]}")
+        notice(f"{trials.path} mixes runs with different held-out fractions; showing those with {shares[0][0]}")
     table.settings[name] = trials.settings
     table.shares[name] = shares[0][0] if shares else 0.0
     for contest, share in ((table.paper, 0.0), (table.held_out, table.shares[name] or None)):
-        for trial in sorted(trials, key=lambda trial: -trial.run.lr):  # of equals the highest learning rate
+        for trial in sorted(trials, key=lambda trial: -trial.run.lr):  # ties: the highest learning rate
             if trial.run.selection_share == share:
                 methods = contest.methods(trial.run)
                 methods[trial.run.method] = _better(methods.get(trial.run.method), trial)
 
 
 def _better(row: Row | None, trial: Trial[Run]) -> Row:
-    """Two rows of a method at different learning rates as one: for each rule, that which is better on validation."""
+    """Merge two rows of a method with different learning rates: for each rule, the better one on validation."""
     rules = {name: rule | {"lr": trial.run.lr} for name, rule in trial.row["rules"].items()}
     for name, rule in (row["rules"] if row else {}).items():
         if name not in rules or rule["validation"]["micro"] >= rules[name]["validation"]["micro"]:

@@ -1,31 +1,31 @@
-"""One run of Table 1, in one of two ways: a head on frozen features, or the network trained, all or the end of it."""
+"""One run of Table 1: a head on frozen features, or a network trained completely or in its last stages."""
 
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 
-from rsoftmax.huggingface.backbone import Backbone
 from rsoftmax_lab.experiments.images import stages
+from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.finetune import Finetuning
 from rsoftmax_lab.experiments.images.frozen import Frozen
 from rsoftmax_lab.experiments.images.grid import Run
-from rsoftmax_lab.experiments.images.pictures import Splits
+from rsoftmax_lab.experiments.images.image_set import Splits
 from rsoftmax_lab.running.runs import Row
 
 
 class Way(Protocol):
-    """A way to train, with the network and the pictures at hand."""
+    """A way of training, with a loaded network and data."""
 
     @property
     def splits(self) -> Splits:
-        """The pictures that can be opened."""
+        """The images that can be opened."""
 
     def run(self, run: Run) -> Row:
-        """Train and score: the row of a run."""
+        """Train and score; returns the row of a run."""
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
-        """Write the model of a run, of which this epoch was the best."""
+        """Save the model of a run whose best epoch is given."""
 
 
 def prepare(
@@ -40,18 +40,18 @@ def prepare(
     skip_bad: bool = False,
     jobs: int | None = None,
 ) -> Way:
-    """Open all pictures, before hours are spent on some, and compute once what is not trained.
+    """Check that all images can be opened, and compute the outputs of the frozen part once.
 
     Args:
         backbone: the network.
-        splits: the pictures.
-        out: the folder of results, in which checkpoints and features are kept.
+        splits: the images.
+        out: the folder of results, with checkpoints and cached features.
         finetune: whether the network is trained; otherwise its features are computed.
-        train_last: how many stages at its end are trained, on states that are computed once; 0: the whole network.
-        augment: whether mirrored pictures are wanted for that.
-        cache: another folder for features and states.
-        skip_bad: go on without the pictures that cannot be opened; otherwise the first one raises BadPictureError.
-        jobs: processes that compute features or states.
+        train_last: the number of trained last stages, whose inputs are computed once; 0 for the whole network.
+        augment: whether to compute flipped images as well.
+        cache: another folder for the cache.
+        skip_bad: skip images that cannot be opened; otherwise the first one raises BadImageError.
+        jobs: the number of processes that compute features.
     """
     console = Console(soft_wrap=True)
     cache = (cache or out / "features").resolve()

@@ -1,10 +1,10 @@
-"""Table 1 and Figure 3 in the report."""
+"""The report's section on Table 1 and Figure 3."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rsoftmax.printable import counted
+from rsoftmax.files.card import count_of
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
 from rsoftmax_lab.contest.results import Contest
@@ -20,11 +20,11 @@ from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trials
 
-TRAINED = {"frozen": "Frozen features", "last": "The last stages trained", "whole": "Whole network trained"}
+TRAINED = {"frozen": "Frozen features", "last": "Trained last stages", "whole": "Fully trained network"}
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Table 1 beside the paper's numbers, what was claimed, the learning curves, and the other ways to train."""
+    """Table 1 next to the paper's numbers, claims, learning curves, and the other ways of training."""
     ways = {way: one for way in WAYS if (one := table1(found, notice, way)).settings}
     way, shown = next(iter(ways.items()))
     others = [_other(ways[other], other, out) for other in ways if other != way]
@@ -43,12 +43,12 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         learning_rates=_learning_rates(shown.held_out),
         others=others,
     )
-    pictures = [*curves, *(path for other in others for path in other.curves)]
-    return Section(text, table.rich("Table 1: micro-F1"), pictures)
+    figures = [*curves, *(path for other in others for path in other.curves)]
+    return Section(text, table.rich("Table 1: micro-F1"), figures)
 
 
 class Other(NamedTuple):
-    """What the report says of another way to train than the one that comes first."""
+    """The subsection on another way of training."""
 
     way: str
     title: str
@@ -68,7 +68,7 @@ def _other(found: Table1, way: str, out: Path) -> Other:
 
 
 def _curves(found: Table1, path: Path) -> list[Path]:
-    """The learning curves on val, drawn; none if all runs chose on held-out pictures."""
+    """Draw the learning curves on val; empty if all runs select on held-out images."""
     titles = {point: title for point, title in TITLES.items() if point in found.paper.rows}
     if titles:
         figure.draw(found.paper, titles, path)
@@ -76,18 +76,18 @@ def _curves(found: Table1, path: Path) -> list[Path]:
 
 
 def _sets(table: Table1) -> list[str]:
-    """How the runs of each set were made."""
+    """The settings of the runs on each data set."""
     lines = []
     for point, settings in table.settings.items():
         seeds = {seed for way in (table.paper, table.held_out) for seed in way.rows.get(point, {})}
         share = f"{100 * table.shares[point]:g} % held out" if table.shares[point] else "nothing held out"
-        made = [f"{TITLES[point]}: {counted(len(seeds), 'seed')}", share, listed(settings)]
+        made = [f"{TITLES[point]}: {count_of(len(seeds), 'seed')}", share, listed(settings)]
         lines.append(", ".join(part for part in made if part))
     return lines
 
 
 def claims(found: Table1) -> list[Claim]:
-    """The paper's words on Table 1 and our goals, a number for each set."""
+    """The paper's claims about Table 1 and our goals, with a number for each data set."""
 
     def claim(text: str, contest: Contest, one: Contestant, others: Sequence[Contestant], split: str,
               least: dict[str, float]) -> Claim:  # fmt: skip
@@ -98,15 +98,15 @@ def claims(found: Table1) -> list[Claim]:
 
     both, near = dict.fromkeys(TITLES, 0.0), {"voc": -1.5, "coco": 0.0}
     return [
-        claim("Paper: r-softmax is above the other sparse mappings. Here, the paper's way: its lead over the best",
+        claim("Paper: r-softmax is above the other sparse mappings. Here, the paper's protocol: its lead over the best",
               found.paper, PAPERS, SPARSE, "validation", both),
-        claim("The same, chosen on held-out training pictures", found.held_out, PAPERS, SPARSE, "test", both),
+        claim("The same, selected on held-out training images", found.held_out, PAPERS, SPARSE, "test", both),
         claim("Paper: it is within 1.5 of the best softmax threshold on VOC, and above it on COCO. Here, the paper's"
-              " way: its lead over the best", found.paper, PAPERS, SOFTMAX, "validation", near),
-        claim("The same, chosen on held-out training pictures", found.held_out, PAPERS, SOFTMAX, "test", near),
+              " protocol: its lead over the best", found.paper, PAPERS, SOFTMAX, "validation", near),
+        claim("The same, selected on held-out training images", found.held_out, PAPERS, SOFTMAX, "test", near),
         *(claim(f"Ours: {one.title} is at or above the best softmax threshold. Here, held out: its lead",
                 found.held_out, one, SOFTMAX, "test", both) for one in OURS),
-        claim(f"Ours: {BEST_OF_OURS.title} is at or above everybody else, tuned thresholds included. Here, held out:"
+        claim(f"Ours: {BEST_OF_OURS.title} is at or above all others, including tuned thresholds. Here, held out:"
               " its lead", found.held_out, BEST_OF_OURS, [one for one in CONTESTANTS if one not in OURS], "test", both),
     ]  # fmt: skip
 
@@ -116,7 +116,7 @@ def _points(found: Table1) -> list[str]:
 
 
 def _chosen(found: Table1) -> list[Column]:
-    return [Column("here, its way", found.paper, "validation"), Column("here, held out", found.held_out, "test")]
+    return [Column("here, its protocol", found.paper, "validation"), Column("here, held out", found.held_out, "test")]
 
 
 def _scores(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
@@ -125,7 +125,7 @@ def _scores(contest: Contest, several: Iterable[Contestant], split: str, average
 
 
 def _learning_rates(contest: Contest) -> Table:
-    """Which learning rate and epoch were chosen, seed by seed."""
+    """The selected learning rate and epoch of each seed."""
     points = [point for point in TITLES if point in contest.rows]
 
     def cell(point: str, one: Contestant) -> str:

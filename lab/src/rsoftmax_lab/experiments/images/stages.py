@@ -1,4 +1,4 @@
-"""A network of stages, cut in two: what lies before the last ones, and the last ones with what follows them."""
+"""Splits a network of stages into the frozen first stages, and the last stages with the pooling."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,26 +8,28 @@ from torch import nn
 
 
 def check(network: Any, last: int) -> None:
-    """Refuse a network that cannot be cut before so many of its last stages."""
+    """Reject a network that cannot be split before so many of its last stages."""
     stages = getattr(getattr(network, "encoder", None), "stages", None)
     name = type(network).__name__
     if stages is None or not hasattr(network, "embedder"):
-        raise ValueError(f"{name} has no stages; take a network like ResNetModel, or --finetune to train all of it")
+        raise ValueError(
+            f"{name} has no stages; use a network like ResNetModel, or --finetune to train the whole network"
+        )
     if not 1 <= last <= len(stages):
         raise ValueError(f"{name} has {len(stages)} stages; the last {last} of them cannot be trained")
 
 
 def remove_last(network: Any, last: int) -> None:
-    """Take the last stages away: what is left says, as its last hidden state, what they would have read."""
+    """Remove the last stages: the last hidden state of the rest is their input."""
     check(network, last)
     del network.encoder.stages[-last:]
 
 
 @contextmanager
 def begins_with_last(network: Any, last: int) -> Iterator[None]:
-    """Meanwhile the network is its last stages and what follows them, and reads what the others would have said.
+    """Within the block, the network consists of its last stages and the pooling, and takes the output of the others.
 
-    With ``last=0`` it stays whole and reads pictures.
+    With ``last=0`` it is unchanged and takes images.
     """
     if not last:
         yield

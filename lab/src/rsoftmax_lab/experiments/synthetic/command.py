@@ -4,7 +4,7 @@ from rsoftmax_lab.running.options import Seeds, Sweep
 
 
 def synthetic(seeds: Seeds = 3, *, sweep: Sweep) -> None:
-    """Figure 2: synthetic documents, the number of labels and the length varied."""
+    """Figure 2: synthetic documents with varying numbers of labels and lengths."""
     from rsoftmax_lab.experiments.synthetic import grid
     from rsoftmax_lab.experiments.synthetic.run import run
 

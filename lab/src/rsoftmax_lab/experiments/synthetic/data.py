@@ -1,4 +1,4 @@
-"""The documents of Figure 2, drawn."""
+"""The synthetic documents of Figure 2."""
 
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -13,12 +13,12 @@ from rsoftmax_lab.experiments.synthetic.grid import Run
 
 
 def draw(run: Run) -> Data:
-    """The documents of a run, features standardised by the training rows."""
-    default = Training(seed=run.seed)  # the draw does not depend on the training, but for the seed
+    """The documents of a run, with features standardized by the training rows."""
+    default = Training(seed=run.seed)  # the data depend only on the seed and the data settings
     return _draw(replace(run, **{field.name: getattr(default, field.name) for field in fields(Training)}))
 
 
-@lru_cache(maxsize=1)  # the methods of one draw follow each other
+@lru_cache(maxsize=1)  # consecutive runs use the same data
 def _draw(run: Run) -> Data:
     X, Y = make_multilabel_classification(
         run.samples + run.test_samples,

@@ -57,5 +57,5 @@ def _panel(axis: Axes, contest: Contest, points: list[Draw], places: list[int], 
         lows += [mean.value for _, mean in known if one.method != "softmax"]
     low, top = min(lows, default=0.0), max(highs, default=100.0)
     room = max(top - low, 1.0)
-    axis.set_ylim(low - 0.08 * room, top + 0.05 * room)  # as in the paper: softmax at bad thresholds is not shown
+    axis.set_ylim(low - 0.08 * room, top + 0.05 * room)  # as in the paper, softmax at poor thresholds is cut off
     tidy(axis)

@@ -8,12 +8,12 @@ from rsoftmax_lab.contest.training import Training
 
 CLASSES = (10, 20, 30)
 LENGTH = 2000
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # (a): average number of labels, as a share of the classes
-LENGTHS = (200, 500, 1000, 2000, 4000)  # (b): average length, at half of the classes
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # (a): average number of labels, as a fraction of the classes
+LENGTHS = (200, 500, 1000, 2000, 4000)  # (b): average length, with labels for half of the classes
 
 
 class Draw(NamedTuple):
-    """A point of Figure 2."""
+    """A point of Figure 2: the settings of the generated data."""
 
     classes: int
     labels: int
@@ -36,17 +36,17 @@ class Run(Training):
 
     @property
     def point(self) -> Draw:
-        """On what the contest is held."""
+        """The data of the comparison."""
         return Draw(self.classes, self.labels, self.length)
 
 
 def grid(seeds: int = 3) -> list[Run]:
-    """Figure 2 in full; the point that (a) and (b) share is there once."""
+    """The full Figure 2, without duplicates of the points that (a) and (b) share."""
     return _grid(range(seeds), SHARES, LENGTHS)
 
 
 def users_grid(seeds: int = 3) -> list[Run]:
-    """Classifiers as a user gets them, where a rate that answers row by row loses in micro-F1: three labels of 30."""
+    """Classifiers with default settings where per-row rules lose in micro-F1: three labels of 30."""
     most, fewest = max(CLASSES), min(SHARES)
     return [
         Run(method=method, seed=seed, classes=most, labels=round(fewest * most))
@@ -56,7 +56,7 @@ def users_grid(seeds: int = 3) -> list[Run]:
 
 
 def quick_grid(seeds: int = 1) -> list[Run]:
-    """The same with fewer points, documents and epochs."""
+    """A grid with fewer points, documents and epochs."""
     small = {"samples": 1500, "test_samples": 500, "epochs": 20}
     return _grid(range(seeds), (0.1, 0.5, 0.9), (200, 2000), **small)
 

@@ -8,6 +8,6 @@ from rsoftmax_lab.running.runs import Row
 
 
 def run(run: Run) -> Row:
-    """Train and score: the row of a run."""
+    """Train and score; returns the row of a run."""
     score = fit_and_score if run.method in USERS else train_and_score
     return score(run, draw(run))

@@ -1,4 +1,4 @@
-"""Figure 2 in the report."""
+"""The report's section on Figure 2."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -34,9 +34,9 @@ from rsoftmax_lab.running.rows import Trials
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables, claims, and the figure on validation and on test."""
     contest = Contest.of(found["synthetic"].alike(notice))
-    pictures = {split: out / f"figure2-{split}.png" for split in ("validation", "test")}
-    for split, picture in pictures.items():
-        figure.draw(contest, split, picture)
+    figures = {split: out / f"figure2-{split}.png" for split in ("validation", "test")}
+    for split, path in figures.items():
+        figure.draw(contest, split, path)
     test = _by_classes(contest, CONTESTANTS, "test")
     text = render(
         __package__,
@@ -51,11 +51,11 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         users=_users(contest),
         cost=_cost(contest),
     )
-    return Section(text, test.rich("Micro-F1 on test, mean over the points of Figure 2"), list(pictures.values()))
+    return Section(text, test.rich("Micro-F1 on test, mean over the points of Figure 2"), list(figures.values()))
 
 
 def claims(contest: Contest) -> list[Claim]:
-    """The paper's words on Figure 2 and our goals, with numbers for 10, 20 and 30 classes."""
+    """The paper's claims about Figure 2 and our goals, with numbers for 10, 20 and 30 classes."""
     return [
         _claim(
             contest,
@@ -78,7 +78,7 @@ def claims(contest: Contest) -> list[Claim]:
         ),
         _claim(
             contest,
-            "Paper: and the best of all, softmax at p0 >= 0.05 included. Here: its lead over the best other one",
+            "Paper: and the best of all, softmax at p0 >= 0.05 included. Here: its lead over the best other method",
             lambda points: contest.margin(PAPERS, IN_THE_PAPER, points, "validation"),
             lambda values: min(values[1:] or values) >= 0,
         ),
@@ -91,13 +91,13 @@ def claims(contest: Contest) -> list[Claim]:
         _claim(
             contest,
             f"Ours: {BEST_OF_OURS.title} is the best on test with 20 and 30 classes, and within 0.3 of it with 10,"
-            " tuned thresholds included. Here: its lead over the one with the best mean",
+            " tuned thresholds included. Here: its lead over the method with the best mean",
             lambda points: contest.lead(BEST_OF_OURS, OTHERS, points, "test"),
             lambda values: values[0] >= -0.3 and min(values[1:] or values) >= 0,
         ),
         _claim(
             contest,
-            "Ours: its rate, which nothing is tuned for, is within 0.3 of a threshold tuned on validation for the same"
+            "Ours: without any tuning, it is within 0.3 of a threshold tuned on validation for the same"
             " network. Here: its lead on test",
             lambda points: contest.margin(BEST_OF_OURS, [ITS_NETWORK_TUNED], points, "test"),
             lambda values: min(values) >= -0.3,
@@ -147,14 +147,14 @@ def _by_point(contest: Contest, k: int) -> Table:
 
 
 def _users(contest: Contest) -> Table | None:
-    """Classifiers as a user gets them, where they were run, beside everybody else; and the lead of ours."""
+    """Classifiers with default settings and all contestants, where the former were run; and our lead."""
     points = sorted(point for point in contest.points() if contest.mean(USERS_MICRO, [point], "test"))
     if not points:
         return None
     scores = tables.table(contest, (*BY_USERS, *CONTESTANTS), {_named(point): [point] for point in points}, "test")
     others = [one for one in (*BY_USERS, *CONTESTANTS) if one != USERS_MICRO]
     leads = [signed(contest.lead(USERS_MICRO, others, [point], "test")) for point in points]
-    return Table(scores.columns, [*scores.rows, [f"{USERS_MICRO.title}, ahead of the best other", *leads]])
+    return Table(scores.columns, [*scores.rows, [f"{USERS_MICRO.title}, lead over the best other", *leads]])
 
 
 def _named(point: Draw) -> str:
@@ -170,4 +170,4 @@ def _cost(contest: Contest) -> Table:
             mine, base = contest.epoch_seconds(name, points), contest.epoch_seconds("bce", points)
             cells.append(f"{1000 * mine:.1f} ({mine / base:.2f})" if mine and base else "")
         rows.append([method.title, *cells])
-    return Table(["ms per epoch (share of BCE's)", *(f"{k} classes" for k in groups)], rows)
+    return Table(["ms per epoch (relative to BCE)", *(f"{k} classes" for k in groups)], rows)

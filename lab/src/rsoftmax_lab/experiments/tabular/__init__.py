@@ -1,1 +1,1 @@
-"""The contest on real sets, which the paper does not use, each with its own split into training and test rows."""
+"""The comparison on real data sets, which are not in the paper, with their predefined training and test rows."""

@@ -1,4 +1,4 @@
-"""The grid of the real sets."""
+"""The grid of the real data sets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rsoftmax_lab.contest.training import Training
 
 @dataclass(frozen=True)
 class Run(Training):
-    """One method on one set."""
+    """One method on one data set."""
 
     PLACE = ("dataset",)
 
@@ -19,17 +19,17 @@ class Run(Training):
 
     @property
     def point(self) -> str:
-        """On what the contest is held."""
+        """The data of the comparison."""
         return self.dataset
 
 
 def grid(datasets: Sequence[str], seeds: int = 3) -> list[Run]:
-    """Every method on every set."""
+    """Every method on every data set."""
     return _grid(datasets, seeds)
 
 
 def quick_grid(datasets: Sequence[str]) -> list[Run]:
-    """The same with one seed and few epochs."""
+    """A grid with one seed and few epochs."""
     return _grid(datasets, 1, epochs=10)
 
 

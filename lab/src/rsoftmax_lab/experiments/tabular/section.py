@@ -1,4 +1,4 @@
-"""The real sets in the report."""
+"""The report's section on the real data sets."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ NEAR = 0.5  # points of F1 below the best
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Tables of scores, and where ours is the best or close to it."""
+    """Tables of scores, and the data sets where ours is the best or close to it."""
     contest = Contest.of(found["tabular"].alike(notice))
 
     def table(several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
@@ -37,7 +37,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         averages=[(average, table(CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
         oracles=table(ORACLES, "test"),
         margins=Table(
-            ["set", f"{BEST_OF_OURS.title}, ahead of the best other"],
+            ["set", f"{BEST_OF_OURS.title}, lead over the best other"],
             [[name, signed(lead)] for name, lead in leads.items()],
         ),
     )

@@ -1,5 +1,5 @@
-"""A contest of labels for texts: GoEmotions, with an encoder that stays as it is, one that is fine-tuned, and without.
+"""Multi-label text classification: GoEmotions, with a frozen encoder, a fine-tuned one, and TF-IDF.
 
-Every training gives scores of the dev and test rows. The answers are then found in several ways from the same scores,
-with what the dev rows say: by the decoder of :mod:`rsoftmax.multilabel` for each F1, and by thresholds.
+Each training gives logits for the dev and test rows. Several decision rules, fitted on the dev rows, are then applied
+to the same logits: the decoder of :mod:`rsoftmax.multilabel` for each F1, and thresholds.
 """

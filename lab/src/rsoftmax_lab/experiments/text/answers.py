@@ -1,18 +1,18 @@
-"""From scores to labels, in several ways that learn from the dev rows alone."""
+"""Decision rules from logits to labels, fitted on the dev rows only."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from rsoftmax.multilabel import AVERAGES, Average, Decoder, evaluated
+from rsoftmax.multilabel import AVERAGES, Average, Decoder, evaluate
 
 Rule = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
-"""From scores and labels of dev rows to a function from scores to labels."""
+"""Fits a function from logits to labels, given the logits and labels of the dev rows."""
 
 
 def decoded(average: Average) -> Rule:
-    """Ours: calibrated marginals, and the cut that they ask for."""
+    """Ours: calibrated marginals and the threshold that maximizes the expected F1."""
 
     def rule(u: Tensor, truth: Tensor) -> Callable[[Tensor], Tensor]:
         decoder = Decoder(truth.shape[1], average).fit(u, truth)
@@ -22,7 +22,7 @@ def decoded(average: Average) -> Rule:
 
 
 def above(p: float) -> Rule:
-    """A threshold for all labels that is given."""
+    """A given threshold for all labels."""
     return lambda u, truth: lambda u: u.sigmoid() > p
 
 
@@ -39,7 +39,7 @@ def tuned_for_each(u: Tensor, truth: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def best_cut(u: Tensor, truth: Tensor) -> Tensor:
-    """Of each column, the score v for which ``u >= v`` has the highest F1, [columns].
+    """For each column, the value v for which ``u >= v`` has the highest F1, [columns].
 
     Example:
         >>> best_cut(torch.tensor([[3.0], [1.0], [2.0]]), torch.tensor([[1.0], [0.0], [1.0]]))
@@ -49,7 +49,7 @@ def best_cut(u: Tensor, truth: Tensor) -> Tensor:
     right = truth.gather(0, order).cumsum(0)
     given = torch.arange(1, len(u) + 1).unsqueeze(-1)
     f1 = 2 * right / (given + truth.sum(0))
-    f1[:-1][falling[:-1] == falling[1:]] = -1  # a threshold takes all of several equal scores, or none
+    f1[:-1][falling[:-1] == falling[1:]] = -1  # ties are on the same side of a threshold
     return falling.gather(0, f1.argmax(0, keepdim=True))[0]
 
 
@@ -60,11 +60,11 @@ RULES: dict[str, Rule] = {
     "tuned": tuned,
     "tuned for each label": tuned_for_each,
 }
-"""The ways, by name."""
+"""The decision rules, by name."""
 
 
 def scored(dev: Tensor, dev_truth: Tensor, test: Tensor, test_truth: Tensor) -> dict[str, dict[str, dict[str, float]]]:
-    """Each way's F1 on dev and test rows, in per cent."""
+    """The F1 of each rule on dev and test rows, in per cent."""
     found = {}
     for name, rule in RULES.items():
         decide = rule(dev, dev_truth)
@@ -73,5 +73,5 @@ def scored(dev: Tensor, dev_truth: Tensor, test: Tensor, test_truth: Tensor) -> 
 
 
 def _f1(found: Tensor, truth: Tensor) -> dict[str, float]:
-    scores = evaluated(found.float(), found, truth, [""] * truth.shape[1])
+    scores = evaluate(found.float(), found, truth, [""] * truth.shape[1])
     return {average: round(100 * getattr(scores, average), 4) for average in AVERAGES}

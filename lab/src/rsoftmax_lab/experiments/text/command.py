@@ -10,16 +10,16 @@ from rsoftmax_lab.running.options import Sweep
 
 def text(
     data: Annotated[Path, typer.Option(help="The folder of GoEmotions: train.tsv, dev.tsv, test.tsv, labels.txt.")],
-    model: Annotated[str, typer.Option(help="An encoder of texts: a folder of Hugging Face's kind, or a hub id.")],
-    way: Annotated[list[str] | None, typer.Option(help="tfidf, frozen or finetuned; may be given again.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows in fine-tuning, at most.")] = 3,
+    model: Annotated[str, typer.Option(help="A text encoder: a folder or hub id.")],
+    way: Annotated[list[str] | None, typer.Option(help="tfidf, frozen or finetuned; repeatable.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="The maximum number of epochs of fine-tuning.")] = 3,
     lr: Annotated[float, typer.Option(help="The learning rate of fine-tuning.")] = 1e-4,
-    max_tokens: Annotated[int, typer.Option(min=4, help="Tokens that the encoder reads of a text.")] = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="How often the encoder's runs are done.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=4, help="Truncate texts to this many tokens.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="The number of seeds of the encoder's runs.")] = 1,
     *,
     sweep: Sweep,
 ) -> None:
-    """Labels of texts: GoEmotions, with an encoder frozen and fine-tuned, and with TF-IDF."""
+    """Multi-label text classification: GoEmotions, with a frozen and a fine-tuned encoder, and with TF-IDF."""
     from functools import partial
 
     from rsoftmax_lab.experiments.names import source_name

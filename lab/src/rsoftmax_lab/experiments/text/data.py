@@ -1,4 +1,4 @@
-"""GoEmotions: ``train.tsv``, ``dev.tsv`` and ``test.tsv``, text and numbers of labels in a line, and ``labels.txt``.
+"""GoEmotions: ``train.tsv``, ``dev.tsv`` and ``test.tsv``, a text and label indices per line, and ``labels.txt``.
 
 Reference: Demszky et al., GoEmotions: a dataset of fine-grained emotions (2020).
 """
@@ -20,7 +20,7 @@ class Part(NamedTuple):
     truth: Tensor
 
     def first(self, count: int | None) -> "Part":
-        """Some of them; all if None."""
+        """The first rows; all if None."""
         return Part(self.texts[:count], self.truth[:count])
 
 
@@ -35,17 +35,17 @@ class Texts(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read(folder: Path) -> Texts:
-    """The set in a folder; an error names the file and the line."""
+    """The data set in a folder; errors name the file and the line."""
     path = folder / "labels.txt"
     if not path.is_file():
-        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a label's name is wanted in each of its lines")
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected one label name per line")
     names = path.read_text(encoding="utf-8").split()
     return Texts(names, *(_part(folder / f"{split}.tsv", len(names)) for split in SPLITS))
 
 
 def _part(path: Path, labels: int) -> Part:
     if not path.is_file():
-        raise FileNotFoundError(f"the file {str(path)!r} does not exist; a line is: text, tab, numbers of labels")
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected lines of text, tab, label indices")
     texts, rows = [], []
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
@@ -54,7 +54,7 @@ def _part(path: Path, labels: int) -> Part:
                 rows.append(_row(cells[1], labels))
             except (IndexError, ValueError):
                 raise ValueError(
-                    f"{path}, line {number}: after a tab, numbers from 0 to {labels - 1} are wanted, apart by commas"
+                    f"{path}, line {number}: expected comma-separated numbers from 0 to {labels - 1} after a tab"
                 ) from None
             texts.append(cells[0])
     if not texts:

@@ -1,4 +1,4 @@
-"""The grid of the text contest."""
+"""The grid of the text experiment."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,13 +17,13 @@ class Run(BaseRun):
     """One training.
 
     Attributes:
-        way: "tfidf": logistic regression on words and pairs of words; "frozen": a head on what the encoder says;
-            "finetuned": encoder and head.
-        epochs, lr, batch_size: of fine-tuning.
-        max_tokens: of a text, that the encoder reads.
-        rows: of each split; all if None.
+        way: "tfidf": logistic regression on uni- and bigrams; "frozen": a head on the frozen encoder; "finetuned":
+            encoder and head.
+        epochs, lr, batch_size: the settings of fine-tuning.
+        max_tokens: texts are truncated to this many tokens.
+        rows: the number of rows of each split; None for all.
         model: the encoder's name.
-        data: the name of the set's folder.
+        data: the name of the data set's folder.
     """
 
     PLACE = ("data",)
@@ -49,7 +49,7 @@ class Run(BaseRun):
 
 
 def grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) -> list[Run]:
-    """Every way, as often as there are seeds; words need no encoder, and are drawn by no seed."""
+    """Every way with every seed; TF-IDF is deterministic and run once."""
     return [
         Run(way, seed, model="" if way == "tfidf" else model, **rest)
         for seed in range(seeds)
@@ -59,5 +59,5 @@ def grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) 
 
 
 def quick_grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) -> list[Run]:
-    """The same with few rows and one epoch."""
+    """A grid with few rows and one epoch."""
     return grid(model, ways, 1, **{**rest, "rows": 200, "epochs": 1})

@@ -1,4 +1,4 @@
-"""One training of the text contest: scores of dev and test rows, and what each way of answering makes of them."""
+"""One run of the text experiment: logits of dev and test rows, scored with each decision rule."""
 
 import hashlib
 from pathlib import Path
@@ -11,25 +11,25 @@ from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
 from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.adapter import quiet
-from rsoftmax.sklearn.encoded import fit_features
-from rsoftmax.sklearn.marginals import logit
+from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax.sklearn.ensemble import fit_features
+from rsoftmax.sklearn.expected_f1 import logit
 from rsoftmax_lab.experiments.text.answers import scored
 from rsoftmax_lab.experiments.text.data import Part, Texts, read
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.running.runs import Row, differences, key
 
-LOOKS = 8  # in an epoch of fine-tuning: no more of it than an eighth is lost if it is stopped
+LOOKS = 8  # checkpoints per epoch of fine-tuning
 
 
 def run(model: str, data: Path, out: Path, run: Run) -> Row:
-    """Train, and score every way of answering: the row of a run.
+    """Train, and score every decision rule; returns the row of a run.
 
     Args:
         model: the encoder's folder or hub id.
-        data: the folder of the set.
-        out: the folder of results, in which features and checkpoints are kept.
-        run: what to do.
+        data: the folder of the data set.
+        out: the folder of results, with cached features and checkpoints.
+        run: the settings.
     """
     texts = read(data)
     parts = [part.first(run.rows) for part in (texts.train, texts.dev, texts.test)]
@@ -38,7 +38,7 @@ def run(model: str, data: Path, out: Path, run: Run) -> Row:
 
 
 def _words(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part) -> tuple[Tensor, Tensor]:
-    """Logistic regression on TF-IDF of words and pairs of words."""
+    """Logistic regression on TF-IDF of uni- and bigrams."""
     vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True).fit(train.texts)
     classifier = OneVsRestClassifier(LogisticRegression(C=10, max_iter=1000))
     classifier.fit(vectors.transform(train.texts), train.truth.numpy())
@@ -50,7 +50,7 @@ def _words(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part
 
 
 def _frozen(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part) -> tuple[Tensor, Tensor]:
-    """The recipe of :meth:`LabelModel.fit`, with the dev rows held out."""
+    """The recipe of :meth:`LabelModel.fit`, with the dev rows as held-out rows."""
     x, aside, asked = (_features(model, out, run, texts, part) for part in (train, dev, test))
     network, _ = fit_features(x, train.truth, (aside, dev.truth), texts.names, {}, random_state=run.seed)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def _finetuned(
         epochs=run.epochs,
         lr=run.lr,
         batch_size=run.batch_size,
-        looks=LOOKS,
+        evaluations_per_epoch=LOOKS,
         patience=LOOKS,
         checkpoints=out / "text-checkpoints" / name,
     )
@@ -85,7 +85,7 @@ def _finetuned(
 
 
 def _features(model: str, out: Path, run: Run, texts: Texts, part: Part) -> Tensor:
-    """What the encoder says of texts: computed once, and kept in a file."""
+    """The encoder's features of texts, cached in a file."""
     digest = hashlib.sha256(repr((run.model, run.max_tokens, part.texts)).encode()).hexdigest()[:16]
     path = out / "text-features" / f"{digest}.safetensors"
     if not path.is_file():

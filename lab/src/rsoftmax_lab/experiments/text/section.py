@@ -1,4 +1,4 @@
-"""The text contest in the report."""
+"""The report's section on texts."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PUBLISHED = 46.0  # macro-F1 of BERT-base at the threshold .3, Demszky et al. (2
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """A table of F1 for each way to train."""
+    """A table of F1 scores for each way of training."""
     trials = found["text"].alike(notice)
     ways = [way for way in WAYS if any(trial.run.way == way for trial in trials)]
     tables = [(TITLES[way], _table(trials.where(lambda run, way=way: run.way == way))) for way in ways]  # type: ignore[misc]

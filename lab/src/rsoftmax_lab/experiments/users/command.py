@@ -9,14 +9,14 @@ from rsoftmax_lab.running.options import Seeds, Sweep
 
 
 def users(
-    data: Annotated[Path, typer.Option(help="A folder with a folder for each set, in Mulan's ARFF format.")],
-    only: Annotated[list[str] | None, typer.Option(help="A set to run; may be given again. All if not given.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="A method; may be given again. All if not given.")] = None,
+    data: Annotated[Path, typer.Option(help="A folder with one folder per data set, in Mulan's ARFF format.")],
+    only: Annotated[list[str] | None, typer.Option(help="A data set to run; repeatable. Default: all.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="A method; repeatable. Default: all.")] = None,
     seeds: Seeds = 3,
     *,
     sweep: Sweep,
 ) -> None:
-    """Real sets, with every method as a user would call it: defaults only."""
+    """Classifiers with default settings on real data sets."""
     from functools import partial
 
     from rsoftmax_lab.experiments import mulan

@@ -1,4 +1,4 @@
-"""Cuts tuned on validation rows: what a careful user does without this library."""
+"""Thresholds tuned on validation rows: the alternative without this library."""
 
 from collections.abc import Callable
 
@@ -14,17 +14,17 @@ GRID = np.linspace(0.01, 0.99, 99)
 
 
 def micro(pi: Marginals, Y: Labels) -> Marginals:
-    """One cut, the best of all for micro-F1."""
+    """The threshold with the best micro-F1."""
     return np.array([best_threshold(pi, Y)])
 
 
 def macro(pi: Marginals, Y: Labels) -> Marginals:
-    """A cut for each label, the best of all for its F1."""
+    """The threshold with the best F1 for each label."""
     return np.array([best_threshold(pi[:, label], Y[:, label]) for label in range(Y.shape[1])])
 
 
 def samples(pi: Marginals, Y: Labels) -> Marginals:
-    """One cut, the best of 99 for samples-F1."""
+    """The threshold with the best samples-F1 among 99 candidates."""
     return GRID[[np.argmax([f1_score(Y, pi >= cut, average="samples", zero_division=1.0) for cut in GRID])]]
 
 

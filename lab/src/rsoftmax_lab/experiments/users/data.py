@@ -1,4 +1,4 @@
-"""A real set as a user has it: all training rows, and the test rows."""
+"""A real data set: all training rows, and the test rows."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from rsoftmax_lab.experiments import sets
 
 
 def load(folder: Path, dataset: str, rows: int = 0) -> tuple[Rows, Rows]:
-    """Training rows, so many or all if 0, and test rows; numeric features standardised by the former."""
+    """The first ``rows`` training rows (all if 0) and the test rows, standardized by the former."""
     train, test = sets.read(folder, dataset)
     first = slice(rows or None)
     learned, judged = sets.standardised([Rows(train.X[first], train.Y[first]), Rows(test.X, test.Y)], train.numeric)
@@ -18,7 +18,7 @@ def load(folder: Path, dataset: str, rows: int = 0) -> tuple[Rows, Rows]:
 
 
 def _ready(rows: Rows) -> Rows:
-    """Sparse features with indices that scikit-learn's trees take."""
+    """Sparse features with the index type that scikit-learn's trees need."""
     if not sp.issparse(rows.X):
         return rows
     X = sp.csr_array(rows.X)

@@ -1,4 +1,4 @@
-"""Critical-difference pictures: mean ranks on a line, names that may be alike joined by a bar."""
+"""Critical difference diagrams: mean ranks on a line, with bars over groups without significant differences."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,19 +16,19 @@ def draw(ranks: Mapping[str, Ranks], ours: set[str], path: Path) -> None:
     """Draw a panel for each F1.
 
     Args:
-        ranks: by the name of the F1.
-        ours: the names to be shown in colour.
-        path: of the picture.
+        ranks: by the kind of F1.
+        ours: the names to highlight.
+        path: the file to write.
     """
     figure, rows = panels(len(ranks), 1, width=10.5, height=4.2 * len(ranks))
     for (axis,), (average, found) in zip(rows, ranks.items(), strict=True):
         _panel(axis, found, ours)
-        axis.set_title(f"{average}-F1: mean rank over {found.sets} sets, 1 is the best", fontsize=11, pad=14)
+        axis.set_title(f"{average}-F1: mean rank over {found.sets} data sets (1 is best)", fontsize=11, pad=14)
     save(figure, path)
 
 
 def _panel(axis: Axes, found: Ranks, ours: set[str]) -> None:
-    """Ranks from left to right; the names of the better half on the left, of the others on the right."""
+    """Draw ranks from left to right, with the names of the better half on the left and of the others on the right."""
     several = len(found.means)
     half = -(-several // 2)
     axis.set_axis_off()

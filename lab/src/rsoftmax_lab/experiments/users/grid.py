@@ -1,4 +1,4 @@
-"""The grid of the users' contest."""
+"""The grid of the comparison with default settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SCORES = shapes.fields({"test": shapes.fields(dict.fromkeys(MEASURES, shapes.num
 
 @dataclass(frozen=True)
 class Run(BaseRun):
-    """One model on one set; ``rows`` is how many training rows are taken, all if 0."""
+    """One model on one data set; ``rows`` is the number of training rows, 0 for all."""
 
     PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
@@ -33,17 +33,17 @@ class Run(BaseRun):
 
     @property
     def point(self) -> str:
-        """On what the contest is held."""
+        """The data of the comparison."""
         return self.dataset
 
 
 def grid(datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None = None) -> list[Run]:
-    """Every model, or those given, on every set."""
+    """Every model, or the given ones, on every data set."""
     return _grid(datasets, seeds, methods or METHODS)
 
 
 def quick_grid(datasets: Sequence[str]) -> list[Run]:
-    """The same with one seed, few models and few rows."""
+    """A grid with one seed, few models and few rows."""
     return _grid(datasets, 1, QUICK, rows=200)
 
 

@@ -1,4 +1,4 @@
-"""The models of the users' contest, as a user would make them: nothing is set but the seed."""
+"""The models of the comparison, with default settings apart from the seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ RULES = {HALF: "at .5", TUNED: "cut tuned", EXPECTED_F1: "expected F1"}
 
 @dataclass(frozen=True)
 class Method:
-    """A model and the ways to its labels.
+    """A model and its decision rules.
 
     Attributes:
         title: its name in tables and figures.
-        make: from a seed to an estimator, or to a list of them.
-        rules: the ways to its labels, names of ``RULES``.
+        make: creates an estimator, or a list of them, from a seed.
+        rules: its decision rules, names of ``RULES``.
     """
 
     title: str
@@ -34,12 +34,12 @@ def _network(seed: int, **settings: Any) -> SparseLabelClassifier:
 
 
 def _bce(seed: int, **settings: Any) -> SparseLabelClassifier:
-    """The same network without what this library adds: binary cross-entropy, no calibration."""
-    return _network(seed, rate="zero", calibration=None, **settings)
+    """The same network with binary cross-entropy and without calibration."""
+    return _network(seed, rule="zero", calibration=None, **settings)
 
 
 def _logistic() -> LogisticRegression:
-    return LogisticRegression(max_iter=1000)  # the default, 100, does not converge
+    return LogisticRegression(max_iter=1000)  # the default of 100 does not converge
 
 
 def _forest(seed: int) -> RandomForestClassifier:
@@ -48,7 +48,7 @@ def _forest(seed: int) -> RandomForestClassifier:
 
 METHODS: dict[str, Method] = {
     "net": Method("SparseLabelClassifier", _network, (EXPECTED_F1,)),
-    "bce": Method("BCE, one network", lambda seed: _bce(seed, nets=1), (HALF, TUNED)),
+    "bce": Method("BCE, one network", lambda seed: _bce(seed, n_estimators=1), (HALF, TUNED)),
     "bce_nets": Method("BCE, five networks", _bce, (HALF, TUNED)),
     "logistic": Method("logistic regression", lambda seed: _logistic()),
     "chain": Method("classifier chain", lambda seed: ClassifierChain(_logistic())),
@@ -59,6 +59,6 @@ METHODS: dict[str, Method] = {
 
 
 def check_method(name: str) -> None:
-    """Refuse what is not in the table."""
+    """Reject an unknown method."""
     if name not in METHODS:
-        raise ValueError(f"no method is called {name!r}; there are {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {name!r}; expected one of {', '.join(METHODS)}")

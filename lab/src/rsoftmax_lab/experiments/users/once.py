@@ -1,4 +1,4 @@
-"""An estimator that is fitted once to the same rows, however often that is asked for."""
+"""An estimator that caches its fits, so that repeated fits to the same rows are free."""
 
 from collections import OrderedDict
 from typing import Any, Self
@@ -10,22 +10,22 @@ from sklearn.utils import Tags, get_tags
 
 from rsoftmax_lab.contest.data import Matrix
 
-KEPT = 10  # fits: two estimators of five folds
+KEPT = 10  # cached fits: two estimators of five folds
 _FITS: OrderedDict[str, Any] = OrderedDict()
 
 
 class Once(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator with a seed, whose last fits are remembered: all averages ask for the same ones.
+    """An estimator with a seed whose last fits are cached, because all averages need the same ones.
 
     Args:
-        estimator: any classifier whose fit depends on nothing but its settings and the rows.
+        estimator: any classifier whose fit depends only on its settings and the rows.
     """
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
     def fit(self, X: Matrix, y: NDArray[Any]) -> Self:
-        """Fit, or take the model that was fitted to these rows before."""
+        """Fit, or reuse the cached fit to the same rows."""
         name = joblib.hash((self.estimator, X, y))
         if name not in _FITS:
             _FITS[name] = clone(self.estimator).fit(X, y)
@@ -37,7 +37,7 @@ class Once(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Matrix) -> Any:
-        """That of the model."""
+        """The probabilities of the fitted model."""
         return self.model_.predict_proba(X)
 
     def __sklearn_tags__(self) -> Tags:

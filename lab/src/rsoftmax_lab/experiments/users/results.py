@@ -1,4 +1,4 @@
-"""What the rows of the users' contest say: who takes part, and whether the goals are reached."""
+"""The contestants of the comparison with default settings, and whether the goals are reached."""
 
 import statistics
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from rsoftmax_lab.report.table import Claim
 EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
 NETWORK, BOTH = Contestant("net", EXPECTED_F1), Contestant("net_forest", EXPECTED_F1)
 BCE = Contestant("bce", TUNED)
-LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the median over the sets that is wanted
-WORST = -0.3  # on any set
+LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the required median over data sets
+WORST = -0.3  # on any data set
 
 
 def title(one: Contestant) -> str:
-    """Its name in tables and pictures."""
+    """Its name in tables and figures."""
     model = METHODS[one.method]
     return model.title if one == NETWORK else f"{model.title}, {RULES[one.rule]}"
 
 
 def ranks(contest: Contest, average: str) -> Ranks | None:
-    """Mean ranks over the sets on which everybody has a score."""
+    """Mean ranks over the data sets on which all contestants have a score."""
     means = {one: [contest.mean(one, [point], "test", average) for point in contest.points()] for one in EVERYBODY}
     whole = [place for place, column in enumerate(zip(*means.values(), strict=True)) if all(column)]
     table = {title(one): [mean.value for i in whole if (mean := row[i])] for one, row in means.items()}
@@ -33,12 +33,12 @@ def ranks(contest: Contest, average: str) -> Ranks | None:
 
 
 class _Goal(NamedTuple):
-    """What is wanted of the numbers of all sets, one for each.
+    """A goal for a number that each data set has.
 
     Attributes:
-        text: in words.
-        number: the number of a set.
-        holds: whether the goal is reached, from the numbers that are known and how many sets there are.
+        text: the goal in words.
+        number: the number of a data set.
+        holds: whether the goal is reached, given the known numbers and the number of data sets.
     """
 
     text: str
@@ -47,7 +47,7 @@ class _Goal(NamedTuple):
 
 
 def goals(contest: Contest) -> list[Claim]:
-    """The goals, with a number for each set."""
+    """The goals, with a number for each data set."""
     found = [*_of_network(contest), *_of_any_model(contest), *_of_both(contest), *_of_calibration(contest)]
     return [_weighed(goal, contest.points()) for goal in found]
 
@@ -55,7 +55,7 @@ def goals(contest: Contest) -> list[Claim]:
 def _of_network(contest: Contest) -> list[_Goal]:
     return [
         _Goal(
-            f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1, by {least} in the median and never below by"
+            f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1 by {least} in the median, and never behind by"
             f" more than {-WORST}",
             _ahead(contest, NETWORK, [BCE], average),
             _median_and_worst(least),
@@ -65,13 +65,13 @@ def _of_network(contest: Contest) -> list[_Goal]:
 
 
 def _of_any_model(contest: Contest) -> list[_Goal]:
-    """Of ExpectedF1Classifier behind a forest and behind logistic regression."""
+    """Goals for ExpectedF1Classifier on top of a forest and of logistic regression."""
     tuned = [("micro", "within 0.2 of", -0.2), ("macro", "above", 0.0), ("samples", "above", 0.0)]
-    against = [(TUNED, average, f"{where} the same with tuned cuts", least) for average, where, least in tuned]
-    against += [(HALF, "micro", "a point above the same cut at .5", 1.0)]
+    against = [(TUNED, average, f"{where} the same with tuned thresholds", least) for average, where, least in tuned]
+    against += [(HALF, "micro", "a point above the same at threshold .5", 1.0)]
     return [
         _Goal(
-            f"{title(Contestant(model, EXPECTED_F1))} is {where} in {average}-F1, on all sets but one",
+            f"{title(Contestant(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one data set",
             _ahead(contest, Contestant(model, EXPECTED_F1), [Contestant(model, rule)], average),
             _on_all_but(1, least),
         )
@@ -84,12 +84,12 @@ def _of_both(contest: Contest) -> list[_Goal]:
     others = [other for other in EVERYBODY if other != BOTH]
     return [
         _Goal(
-            f"{title(BOTH)} is within 1.0 of the best of everything in micro-F1, on all sets",
+            f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all data sets",
             _ahead(contest, BOTH, others, "micro"),
             _on_all_but(0, -1.0),
         ),
         _Goal(
-            f"{title(BOTH)} is the best of everything in samples-F1, on all sets but two",
+            f"{title(BOTH)} is the best in samples-F1, on all but two data sets",
             _ahead(contest, BOTH, others, "samples"),
             _on_all_but(2, 0.0),
         ),
@@ -99,8 +99,8 @@ def _of_both(contest: Contest) -> list[_Goal]:
 def _of_calibration(contest: Contest) -> list[_Goal]:
     return [
         _Goal(
-            f"the {name} of {title(NETWORK)}'s marginals is at or below that of BCE's, on all sets but one (here: BCE's"
-            " less ours, in per cent)",
+            f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one data set (here: BCE's"
+            " minus ours, in per cent)",
             _ahead(contest, BCE, [NETWORK], measure),
             _on_all_but(1, 0.0),
         )
@@ -119,7 +119,7 @@ def _weighed(goal: _Goal, points: list[str]) -> Claim:
 
 
 def _on_all_but(exceptions: int, least: float) -> Callable[[list[float], int], bool | None]:
-    """Whether the numbers are high enough; None if it depends on sets that are missing."""
+    """Whether the numbers are high enough; None if that depends on missing data sets."""
 
     def holds(numbers: list[float], sets: int) -> bool | None:
         high = sum(number >= least for number in numbers)

@@ -1,4 +1,4 @@
-"""One run of the users' contest: one model on one set, its labels found in several ways."""
+"""One run: one model on one data set, evaluated with several decision rules."""
 
 import warnings
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from sklearn.utils import check_random_state
 
 from rsoftmax.multilabel import AVERAGES, calibration_curve
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
+from rsoftmax.sklearn.expected_f1 import FoldModel
 from rsoftmax.sklearn.folds import stratified_folds
-from rsoftmax.sklearn.marginals import LabelModel
 from rsoftmax_lab.contest.data import Labels, Rows
 from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
@@ -25,16 +25,16 @@ from rsoftmax_lab.running.runs import Row
 
 FOLDS = 5
 
-Found = dict[str, Labels]  # for each F1 the labels that are answered where it counts
+Found = dict[str, Labels]  # for each F1, the labels predicted to maximize it
 
 
 def run(folder: Path, run: Run) -> Row:
-    """Fit and score: the row of a run on a set of the folder."""
+    """Fit and score; returns the row of a run on a data set of the folder."""
     train, test = load(folder, run.dataset, run.rows)
     estimator, rules = METHODS[run.method].make(run.seed), METHODS[run.method].rules
     found: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # labels too rare for the folds; fits that did not converge
+        warnings.simplefilter("ignore", UserWarning)  # labels too rare for the folds; fits without convergence
         if HALF in rules:
             found |= _cut(estimator, run.seed, train, test)
         if EXPECTED_F1 in rules:
@@ -43,7 +43,7 @@ def run(folder: Path, run: Run) -> Row:
 
 
 def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[str, float]]:
-    """One fit on four of five folds, which are those of :class:`ExpectedF1Classifier`; cuts are tuned on the fifth."""
+    """One fit on four of the five folds of :class:`ExpectedF1Classifier`; thresholds are tuned on the fifth."""
     fold = stratified_folds(train.Y, FOLDS, check_random_state(seed))
     learned, validation = (Rows(train.X[part], train.Y[part]) for part in (fold != 0, fold == 0))
     marginals = _fitted(estimator, learned, validation)
@@ -55,16 +55,16 @@ def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[s
 
 
 def _fitted(estimator: Any, train: Rows, validation: Rows) -> Callable[[Any], Marginals]:
-    """From features to marginals. A network stops early by the validation rows; labels that never occurred have 0."""
+    """A function from features to marginals. Networks stop early on the validation rows; unseen labels get 0."""
     if isinstance(estimator, SparseLabelClassifier):
         network = estimator.fit(train.X, train.Y, validation=(validation.X, validation.Y))
         return lambda X: network.predict_proba(X).astype(np.float64)
-    model = LabelModel(Once(estimator)).fit(train.X, train.Y.astype(np.int64))
+    model = FoldModel(Once(estimator)).fit(train.X, train.Y.astype(np.int64))
     return lambda X: np.nan_to_num(expit(model.log_odds(X)))
 
 
 def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, float]:
-    """A network decides by itself; any other, or several, by :class:`ExpectedF1Classifier`."""
+    """Networks decide themselves; other models, and ensembles, through :class:`ExpectedF1Classifier`."""
     found: Found = {}
     for average in AVERAGES:
         if isinstance(estimator, SparseLabelClassifier):
@@ -78,7 +78,7 @@ def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str
 
 
 def _scored(found: Found, pi: Marginals, Y: Labels) -> dict[str, float]:
-    """Each F1 of the labels that were meant for it, in per cent; Brier score and calibration error of the marginals."""
+    """Each F1 of the labels predicted for it, in per cent; Brier score and calibration error of the marginals."""
     f1 = {average: scores(Y, found[average])[average] for average in AVERAGES}
     curve = calibration_curve(torch.from_numpy(pi), torch.from_numpy(Y))
     return f1 | {"brier": round(100 * curve.brier, 4), "ece": round(100 * curve.error, 4)}

@@ -1,8 +1,8 @@
-"""The users' contest in the report."""
+"""The report's section on classifiers with default settings."""
 
 from pathlib import Path
 
-from rsoftmax.printable import counted
+from rsoftmax.files.card import count_of
 from rsoftmax_lab.contest import tables
 from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
@@ -21,28 +21,28 @@ CALIBRATION = {"brier": "Brier score", "ece": "expected calibration error"}
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Tables, the goals, and mean ranks with their picture."""
+    """Tables, goals, and mean ranks with their figure."""
     contest = Contest.of(found["users"].alike(notice))
     ranked = {average: known for average in AVERAGES if (known := ranks(contest, average)) is not None}
-    pictures = [out / "users-ranks.png"] if ranked else []
-    for picture in pictures:
-        figure.draw(ranked, {title(one) for one in EVERYBODY if one.rule == EXPECTED_F1}, picture)
+    images = [out / "users-ranks.png"] if ranked else []
+    for image in images:
+        figure.draw(ranked, {title(one) for one in EVERYBODY if one.rule == EXPECTED_F1}, image)
     f1 = {average: _table(contest, average) for average in AVERAGES}
     text = render(
         __package__,
         made=tables.made(contest),
-        seeds=[f"{point}: {counted(len(contest.rows[point]), 'seed')}" for point in contest.points()],
+        seeds=[f"{point}: {count_of(len(contest.rows[point]), 'seed')}" for point in contest.points()],
         goals=weighed(goals(contest), contest.points()),
         ranks=_ranks(ranked) if ranked else None,
         p_values=[(average, f"{known.p_value:.1g}") for average, known in ranked.items()],
         f1=list(f1.items()),
         calibration=[(name, _table(contest, measure)) for measure, name in CALIBRATION.items()],
     )
-    return Section(text, f1["micro"].rich("Micro-F1 on test, every method as a user would call it"), pictures)
+    return Section(text, f1["micro"].rich("Micro-F1 on test, default settings"), images)
 
 
 def _table(contest: Contest, measure: str) -> Table:
-    """Models and their ways to labels down, sets across; of ways with the same marginals, these stand there once."""
+    """A table with contestants as rows and data sets as columns; rules with the same marginals share a row."""
     named = {title(one): one for one in EVERYBODY if measure in AVERAGES or one.rule != "tuned"}
     means = {
         name: [contest.mean(one, [point], "test", measure) for point in contest.points()] for name, one in named.items()
@@ -52,7 +52,7 @@ def _table(contest: Contest, measure: str) -> Table:
 
 
 def _ranks(ranked: dict[str, Ranks]) -> Table:
-    """Mean ranks, the best in micro-F1 first."""
+    """Mean ranks, sorted by micro-F1."""
     names = next(iter(ranked.values())).means
     return Table(
         ["mean rank", *(f"{average}-F1" for average in ranked)],

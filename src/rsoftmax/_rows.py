@@ -1,0 +1,211 @@
+"""Any tensor as rows: handles dim, mask and parameter, and restores the layout. Error messages name the remedy."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rsoftmax._tensors import FLOATS, Value, at_least_float32, everywhere, in_memory, shape_of
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A set of numbers, and a smooth map from the real line onto it.
+
+    Attributes:
+        text: the set, as shown in error messages.
+        remedy: what the parameter means, as explained in error messages.
+        contains: membership, of a number or elementwise of a tensor.
+        constrain: real line -> domain, elementwise; applied to a learnable parameter.
+        unconstrain: the inverse of ``constrain``; not finite at values that ``constrain`` never reaches.
+    """
+
+    text: str
+    remedy: str
+    contains: Callable[[Any], Any]
+    constrain: Callable[[Tensor], Tensor]
+    unconstrain: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The parameter of a mapping.
+
+    Attributes:
+        name: its letter, the same everywhere.
+        domain: the values it may take.
+        example: a value that shows the effect of the mapping.
+        per_row: one value for each row (a rate); if False, one for each entry (a weight).
+        default: the default value; None if it is required.
+    """
+
+    name: str
+    domain: Domain
+    example: float
+    per_row: bool = True
+    default: float | None = None
+
+    def describe(self) -> str:
+        """How to pass it and what it means, as the end of an error message."""
+        return f"{self.name}, e.g. {self.name}={self.example}; it must be {self.domain.text}: {self.domain.remedy}"
+
+
+def over_rows(
+    name: str,
+    op: Callable[..., Tensor],
+    x: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    parameter: Parameter | None = None,
+    value: Value | None = None,
+    **options: Any,
+) -> Tensor:
+    """Check the arguments and apply a row function along ``dim`` of ``x``.
+
+    Args:
+        name: the name used in error messages.
+        op: ``op(rows, mask)`` or ``op(rows, mask, value)``. It receives views with ``dim`` last: the rows, the mask
+            expanded to their shape or None, and a tensor value expanded to the same shape, with a last dimension of 1
+            if there is one value for each row.
+        x: logits, any shape.
+        dim: the dimension of the rows.
+        mask: True = keep; broadcasts to ``x``.
+        parameter: describes the value, if there is one.
+        value: a number, or a tensor that broadcasts against ``x``.
+        options: further keyword arguments of ``op``.
+
+    Returns:
+        The result of ``op``, in the shape and dtype of ``x``.
+    """
+    check_input(name, x, dim)
+    if x.dim() == 0:
+        return over_rows(name, op, x[None], 0, mask if mask is None else mask[None], parameter, value, **options)[0]
+    arguments: list[Any] = [None if mask is None else _check_mask(name, mask, x)]
+    if parameter is not None:
+        if mask is not None and not parameter.per_row and isinstance(value, Tensor):
+            value = torch.where(arguments[0], broadcast(name, parameter.name, value, x.shape), 0)  # no weight if masked
+        arguments.append(check_value(name, parameter, value, x, dim))
+    if x.numel() == 0:
+        return torch.softmax(x, dim)  # empty, with the right shape, dtype and gradient
+    if dim == -1 or dim == x.dim() - 1:
+        p = op(x, *arguments, **options)
+    else:
+        arguments = [a.movedim(dim, -1) if isinstance(a, Tensor) else a for a in arguments]
+        p = op(x.movedim(dim, -1), *arguments, **options).movedim(-1, dim)
+    return p if p.dtype == x.dtype else p.to(x.dtype)
+
+
+def check_input(name: str, x: Tensor, dim: int) -> None:
+    """Raise unless ``x`` is a dense floating-point tensor with a dimension ``dim``."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; use torch.tensor(x)")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: x must be dense, got {x.layout} of shape {shape_of(x)}; use x.to_dense()")
+    if x.dtype not in FLOATS:
+        raise TypeError(
+            f"{name}: x must be float64, float32, float16 or bfloat16,"
+            f" got {x.dtype} of shape {shape_of(x)}; use x.float()"
+        )
+    if not isinstance(dim, int):
+        raise TypeError(f"{name}: dim must be an int, got {dim!r}")
+    last = max(x.dim(), 1) - 1
+    if not -last - 1 <= dim <= last:
+        raise ValueError(f"{name}: dim={dim} does not exist in x of shape {shape_of(x)}; use {-last - 1} to {last}")
+
+
+def _check_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        found = f"{mask.dtype} of shape {shape_of(mask)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name}: mask must be a bool tensor, True = keep, got {found}; use mask.bool()")
+    return broadcast(name, "mask", mask.to(x.device), x.shape)
+
+
+def check_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> Value:
+    """The parameter as a float, or as a tensor on the device of ``x``, expanded to its rows."""
+    if isinstance(value, Tensor):
+        if value.dtype not in FLOATS:
+            raise TypeError(
+                f"{name}: {parameter.name} must be floating point, got {value.dtype} of shape {shape_of(value)};"
+                f" use {parameter.name}.float()"
+            )
+        shape = list(x.shape)
+        if parameter.per_row:
+            shape[dim] = 1
+        value = inside_domain(name, parameter, value.to(x.device))
+        assert isinstance(value, Tensor)
+        return broadcast(name, parameter.name, value, torch.Size(shape), dim)
+    if not parameter.per_row:
+        raise TypeError(f"{name}: {parameter.name} must be a tensor that broadcasts to {shape_of(x)}, got {value!r}")
+    return inside_domain(name, parameter, value)
+
+
+def check_option(name: str, option: Parameter, value: Any) -> float:
+    """An option of a mapping as a float, if it is a number inside its domain."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"{name}: {option.name} must be a number, got a tensor of shape {shape_of(value)}")
+    return float(inside_domain(name, option, value))
+
+
+def inside_domain(name: str, parameter: Parameter, value: Any) -> Value:
+    """The value, if inside the domain. Other values raise, or become NaN where reading them is expensive."""
+    contains = parameter.domain.contains
+    if not isinstance(value, Tensor):
+        if not isinstance(value, (float, Real)):  # the concrete type first: the check is faster
+            raise TypeError(
+                f"{name}: {parameter.name} must be a number or a tensor, got {value!r} of type {type(value).__name__}"
+            )
+        if not contains(value):
+            raise ValueError(_outside(name, parameter, repr(value)))
+        return float(value)
+    if value.numel() and in_memory(value):
+        ends = (float(end) for end in value.detach().aminmax())  # a domain is an interval: the ends are enough
+        if all(contains(end) for end in ends):
+            return value
+    inside = contains(value)
+    if everywhere(inside) is None:
+        return torch.where(inside, value, math.nan)
+    outside = value[~inside & ~value.isnan()]
+    if outside.numel():
+        raise ValueError(_outside(name, parameter, f"{outside[0].item()!r} in a tensor of shape {shape_of(value)}"))
+    return value
+
+
+def _outside(name: str, parameter: Parameter, found: str) -> str:
+    return f"{name}: {parameter.name} must be {parameter.domain.text}, got {found}; {parameter.domain.remedy}"
+
+
+def broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size, dim: int = -1) -> Tensor:
+    """The tensor expanded to a shape, or an error that explains how to make it fit."""
+    try:
+        return tensor if tensor.shape == shape else tensor.expand(shape)  # expand costs as much as a small softmax
+    except RuntimeError:
+        without_row = shape[:dim] + shape[dim:][1:]
+        hint = f"use {what}.unsqueeze({dim})" if tensor.shape == without_row else f"reshape {what}"
+        raise ValueError(
+            f"{name}: {what} of shape {shape_of(tensor)} does not broadcast to {tuple(shape)}; {hint}"
+        ) from None
+
+
+# --------------------------------------------------------------------------- rows in which -inf means "removed"
+
+
+def filled(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows as the reference expects them: at least float32, with ``-inf`` in place of masked entries."""
+    kept = x if mask is None else x.masked_fill(~mask, -math.inf)
+    return kept.to(at_least_float32(x.dtype))
+
+
+def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply ``g`` to the kept entries: removed ones are 0 while ``g`` runs, and ``-inf`` again in the result."""
+    kept = x != -math.inf
+    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
+
+
+def row_max(x: Tensor) -> Tensor:
+    """The maximum, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
+    m = x.amax(-1, keepdim=True)
+    return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)

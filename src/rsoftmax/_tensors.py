@@ -1,0 +1,152 @@
+"""Queries about tensors: whether their values can be read, whether they can be saved, what their dtype can represent.
+
+The only module that uses private names of torch. If a release of torch lacks one of them, no tensor counts as plain:
+everything runs on the reference, and nothing fails.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+try:
+    from torch._C import (
+        _are_functorch_transforms_active,
+        _AutoDispatchBelowAutograd,
+        _is_tracing,
+        _len_torch_dispatch_stack,
+    )
+    from torch._C._functorch import is_legacy_batchedtensor
+
+    _complete = hasattr(forward_ad, "_current_level") and hasattr(Tensor, "_is_zerotensor")
+except ImportError:
+    _complete = False
+
+_is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # without it, compiling counts as exporting
+try:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+except ImportError:
+    FakeTensorMode = None  # type: ignore[assignment, misc]
+
+Value = float | Tensor  # of a mapping's parameter
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether this is a plain eager tensor, on any device: not traced, not transformed, not of a subclass."""
+    return (
+        not is_compiling()
+        and _complete
+        and type(x) in _PLAIN
+        and not _is_tracing()
+        and not _are_functorch_transforms_active()
+        and not is_legacy_batchedtensor(x)  # autograd's batched gradients
+        and not in_forward_mode()
+    )
+
+
+def in_graph() -> bool:
+    """Whether the code is being compiled into a graph that runs as it is: not exported, not transformed."""
+    return is_compiling() and not _is_exporting() and _untransformed()
+
+
+def _untransformed() -> bool:
+    return _complete and not _are_functorch_transforms_active() and not in_forward_mode()
+
+
+# The attribute that torch.compiler.assume_constant_result sets; calling it would import the whole compiler.
+# torch.compile evaluates the function once for each graph, and recompiles when transforms begin or end.
+_untransformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def in_forward_mode() -> bool:
+    """Whether forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0
+
+
+def is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether autograd records operations on these tensors."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def below_autograd() -> Any:
+    """A context in which autograd does not record the operators that are called."""
+    return _AutoDispatchBelowAutograd()
+
+
+def in_memory(x: Tensor) -> bool:
+    """Whether a tensor's memory holds its values and reading them is free: plain, on the CPU, not intercepted."""
+    return (
+        is_plain(x)
+        and x.is_cpu
+        and not x.is_neg()  # a negating view, such as the imaginary part of a conjugate
+        and not x._is_zerotensor()
+        and _len_torch_dispatch_stack() == 0
+    )
+
+
+def everywhere(condition: Tensor) -> bool | None:
+    """Whether a condition holds everywhere; None if its values cannot be read for free.
+
+    Reading a value on another device would synchronise with it, and a traced or batched tensor has no values.
+    """
+    return bool(condition.all()) if in_memory(condition) else None
+
+
+def savable(tensor: Tensor | None) -> Tensor | None:
+    """The tensor, or its copy if it was created in inference mode: autograd cannot save such tensors for backward."""
+    return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """A context in which torch computes shapes and dtypes only, and does not log operators that need values."""
+    if FakeTensorMode is None:
+        raise RuntimeError("this release of torch has no FakeTensorMode")
+    log = logging.getLogger(FakeTensorMode.__module__)
+    before, log.disabled = log.disabled, True
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False):
+            yield
+    finally:
+        log.disabled = before
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[None]:
+    """A context without autocast on the device of a tensor; the meta device has no autocast."""
+    device = like.device.type
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
+
+
+def exact(like: Tensor) -> torch.dtype:
+    """float64, the dtype for ranks and running sums; float32 on devices without it."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 for half precision."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def smallest(x: Tensor) -> float:
+    """The smallest positive number of a tensor's dtype."""
+    return torch.finfo(x.dtype).tiny * torch.finfo(x.dtype).eps
+
+
+def exp_limit(x: Tensor) -> int:
+    """The largest integer whose exponential is finite: 88 in float32, 709 in float64."""
+    return math.floor(math.log(torch.finfo(x.dtype).max))
+
+
+def shape_of(x: Tensor) -> tuple[int, ...]:
+    """The shape as shown in error messages."""
+    return tuple(x.shape)

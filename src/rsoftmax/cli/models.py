@@ -1,0 +1,93 @@
+"""Saved label models: how the commands load them and read their inputs from files, and ``rsoftmax export``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rsoftmax.cli.arguments import usage_errors
+from rsoftmax.files.card import count_of
+
+if TYPE_CHECKING:
+    from rsoftmax.files.tables import Table
+    from rsoftmax.multilabel import Labeller
+
+INPUTS = ("text", "image", "features")
+"""The kinds of input; a model reads one of them."""
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="A model folder written by `rsoftmax train`.")],
+    onnx: Annotated[Path, typer.Option(help="The file to write, for example model.onnx.")],
+) -> None:
+    """Export a model to ONNX with the outputs `marginals` and `labels`, and verify it in ONNX Runtime."""
+    if not onnx.resolve().parent.is_dir() or onnx.is_dir():
+        raise typer.BadParameter(f"cannot write {onnx}: name a file in an existing folder", param_hint="--onnx")
+    loaded = load(model)
+    with usage_errors("--onnx"):
+        from rsoftmax.files.onnx import export as write
+
+        write(loaded, onnx)
+    typer.echo(f"wrote {onnx}: marginals and labels of {count_of(len(loaded.names), 'label')}")
+
+
+def load(folder: Path) -> "Labeller":
+    """Load the model that was saved in a folder."""
+    from rsoftmax.files import folders
+
+    with usage_errors("MODEL"):
+        return folders.load(folder)
+
+
+def read_items(table: "Table", kind: str, column: str) -> list[Any]:
+    """The inputs in a column, or in several columns with commas between their names."""
+    if kind == "features":
+        return table.numbers([name.strip() for name in column.split(",")])
+    return table.texts(column) if kind == "text" else table.files(column)
+
+
+def column_for(model: "Labeller", role: str, given: str | None) -> str:
+    """The given column, or else the one that the model was trained on."""
+    column = given or model.columns.get(role)
+    if column is None:
+        raise typer.BadParameter(f"the model does not record its column; pass --{role} COLUMN", param_hint=f"--{role}")
+    return column
+
+
+def separator_of(model: "Labeller") -> str:
+    """The separator between the labels of a cell in the training table."""
+    return model.columns.get("separator", ";")
+
+
+@contextmanager
+def row_errors(table: "Table", items: list[Any]) -> Iterator[None]:
+    """Report errors in the items of a table with the file and the row."""
+    with usage_errors("DATA"):
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"{_place(str(error), table, items)}{error}") from None
+
+
+def _place(message: str, table: "Table", items: list[Any]) -> str:
+    """The file and row that belong in front of a message about an item."""
+    if message.startswith("row "):
+        return f"{table.path}, "
+    paths = (row for row, item in enumerate(items, 1) if isinstance(item, Path) and message.startswith(f"{item}: "))
+    row = next(paths, None)
+    return "" if row is None else f"{table.path}, row {row}: "
+
+
+def warn_truncated(model: "Labeller", items: list[Any]) -> None:
+    """Tell the user how many texts are truncated."""
+    if model.reads != "text":
+        return
+    long, most = model.truncated(items), model.about()["max_tokens"]
+    if long:
+        typer.echo(
+            f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"
+            f" {long[0] + 1}",
+            err=True,
+        )

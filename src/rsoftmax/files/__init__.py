@@ -1,0 +1,1 @@
+"""Files: tables to read, folders of saved models, model cards, images, ONNX."""

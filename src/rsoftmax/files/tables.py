@@ -1,0 +1,224 @@
+"""Tables in files: CSV, TSV, JSON Lines and Parquet. Errors name the file, the row and the remedy.
+
+The only module that knows pyarrow, which reads Parquet: ``pip install 'rsoftmax[parquet]'``.
+"""
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["READERS", "Table", "csv_line", "read"]
+
+FLOAT32_MAX = 3.4e38
+MAX_FIELD = 2**31 - 1  # the longest cell that the csv module accepts on every platform
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a file by column. Rows are counted from 1, without the header.
+
+    Attributes:
+        path: the file.
+        cells: the cells of each column.
+    """
+
+    path: Path
+    cells: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values())))
+
+    def column(self, name: str) -> list[Any]:
+        """The cells of a column."""
+        if name not in self.cells:
+            raise ValueError(f"{self.path}: no column {name!r}; the columns are {', '.join(map(repr, self.cells))}")
+        return self.cells[name]
+
+    def texts(self, name: str) -> list[str]:
+        """A column of texts."""
+        for row, cell in enumerate(self.column(name), 1):
+            if not isinstance(cell, str):
+                raise self.error(row, f"{name!r} must be a text, got {cell!r}; fill it in, or delete the row")
+        return self.column(name)
+
+    def files(self, name: str) -> list[Path]:
+        """A column of paths, relative to the folder of the table."""
+        paths = [self.path.parent / text for text in self.texts(name)]
+        for row, path in enumerate(paths, 1):
+            if not path.is_file():
+                raise self.error(row, f"the file {str(path)!r} does not exist; paths are relative to the table")
+        return paths
+
+    def numbers(self, names: Sequence[str]) -> list[list[float]]:
+        """Columns of numbers, row by row."""
+        columns = [[self._number(row, name, cell) for row, cell in enumerate(self.column(name), 1)] for name in names]
+        return list(map(list, zip(*columns, strict=True)))
+
+    def labels(self, name: str, separator: str) -> list[list[str]]:
+        """A column of labels: lists, or texts with a separator between labels. An empty cell has no labels."""
+        if not separator:
+            raise ValueError("the separator of labels is empty; pass the text between two labels, such as ';'")
+        return [self._labels(row, name, cell, separator) for row, cell in enumerate(self.column(name), 1)]
+
+    def as_texts(self, separator: str) -> dict[str, list[str]]:
+        """All cells as they are written to CSV: lists are joined by the separator, missing cells are empty."""
+        return {name: [_text(cell, separator) for cell in cells] for name, cells in self.cells.items()}
+
+    def error(self, row: int, message: str) -> ValueError:
+        """An error that names the file and the row."""
+        return ValueError(f"{self.path}, row {row}: {message}")
+
+    def _number(self, row: int, name: str, cell: Any) -> float:
+        try:
+            number = float(cell)
+        except (OverflowError, TypeError, ValueError):
+            number = math.nan
+        if not abs(number) <= FLOAT32_MAX:
+            raise self.error(
+                row, f"{name!r} must be a number up to {FLOAT32_MAX}, got {cell!r}; fill it in, or delete the row"
+            )
+        return number
+
+    def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return []
+        labels = cell.split(separator) if isinstance(cell, str) else cell
+        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
+            return [label.strip() for label in labels if label.strip()]
+        raise self.error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
+
+
+def read(path: Path) -> Table:
+    """Read a table in UTF-8; given a folder, the only table in it.
+
+    In TSV files quotation marks are ordinary characters.
+    """
+    path = _in_folder(path) if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"the file {str(path)!r} does not exist")
+    if path.suffix.lower() not in READERS:
+        raise ValueError(f"{path}: expected a file that ends in {', '.join(READERS)}")
+    try:
+        cells = READERS[path.suffix.lower()](path)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not valid UTF-8; save the file as UTF-8") from None
+    if not cells or not next(iter(cells.values())):
+        raise ValueError(f"{path}: the file has no rows; is it the right one?")
+    return Table(path, cells)
+
+
+def csv_line(cells: Sequence[str]) -> str:
+    """One line of a CSV file, without the line break.
+
+    A cell that a spreadsheet would run as a formula (``=``, ``+``, ``-``, ``@``, tab or carriage return at its start)
+    gets an apostrophe in front, unless it is a number.
+
+    Example:
+        >>> csv_line(["a, b", "=1+1", "-1.5"])
+        '"a, b",\\'=1+1,-1.5'
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(map(_inert, cells))
+    return line.getvalue().removesuffix("\r\n")
+
+
+def _text(cell: Any, separator: str) -> str:
+    if isinstance(cell, list | tuple):
+        return separator.join(_text(part, separator) for part in cell)
+    return "" if cell is None else str(cell)
+
+
+def _inert(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not _is_number(cell) else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _in_folder(folder: Path) -> Path:
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in READERS)
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise ValueError(f"{folder} must hold exactly one table ({', '.join(READERS)}), found {names}; pass the file")
+    return found[0]
+
+
+def _csv(path: Path) -> dict[str, list[Any]]:
+    return _separated(path, delimiter=",", strict=True)
+
+
+def _tsv(path: Path) -> dict[str, list[Any]]:
+    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _separated(path: Path, **dialect: Any) -> dict[str, list[Any]]:
+    """All cells as texts, unconverted: "NA" and "007" too."""
+    csv.field_size_limit(max(csv.field_size_limit(), min(path.stat().st_size, MAX_FIELD)))
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, **dialect)
+        try:
+            header = next(rows, [])
+            _check_header(path, header)
+            cells = [_whole(path, number, row, header) for number, row in enumerate(filter(None, rows), 1)]
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {rows.line_num}: {error}; is a quotation mark left open?") from None
+    return {name: list(column) for name, column in zip(header, zip(*cells, strict=True), strict=False)}
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    for name, times in Counter(filter(None, header)).items():
+        if times > 1:
+            raise ValueError(f"{path}: the header has {times} columns named {name!r}; rename all but one")
+
+
+def _whole(path: Path, number: int, row: list[str], header: list[str]) -> list[str]:
+    if len(row) != len(header):
+        raise ValueError(f"{path}, row {number}: expected {len(header)} cells as in the header, got {len(row)}")
+    return row
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install 'rsoftmax[parquet]'") from None
+    try:
+        cells: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    except Exception as error:  # for damaged files pyarrow raises many kinds
+        raise ValueError(f"{path}: not a Parquet file, or damaged: {error}") from None
+    return cells
+
+
+def _json_lines(path: Path) -> dict[str, list[Any]]:
+    rows = []
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(filter(str.strip, file), 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}, row {number}: invalid JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f'{path}, row {number}: expected an object like {{"text": ...}}, got {line[:40]!r}')
+            rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet,
+}
+"""The supported formats by file ending."""

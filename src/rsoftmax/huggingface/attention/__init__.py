@@ -1,0 +1,13 @@
+"""Sparse attention in Transformers models.
+
+Modules, each using only those before it:
+
+* ``adapter``: everything assumed about the internals of transformers;
+* ``parameters``: the mapping's parameter, one value per head;
+* ``attend``: the attention function that transformers calls;
+* ``probe``: which modules would stay dense;
+* ``saving``: how a sparse model is saved and loaded;
+* ``api``: the functions users call;
+* ``measure``, ``calibrate``, ``schedule``, ``map``: zeros and weights, thresholds within an error, a growing rate, the
+  weights of one sentence.
+"""

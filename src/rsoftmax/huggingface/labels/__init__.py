@@ -1,0 +1,1 @@
+"""Labels for texts and images: an encoder with a multi-label head."""

@@ -1,0 +1,79 @@
+// The queries of a call, and the keys that each of them sees.
+#pragma once
+
+#include "../simd/formats.h"
+#include "call.h"
+
+namespace rsoftmax {
+namespace {
+
+// Calls f with a number of the call's dtype.
+template <class F> INLINE void with_dtype(const AttentionCall& call, F f) {
+    if (call.dtype == dtype_float16) f(float16());
+    else if (call.dtype == dtype_bfloat16) f(bfloat16());
+    else f(float());
+}
+
+// One key head of one batch element.  The queries that share its keys are its rows 0 .. groups * rows - 1.
+struct Head {
+    const AttentionCall& call;
+    long batch, head;
+    long rows() const { return call.groups * call.rows; }
+    long offset(const Strides& strides) const { return batch * strides[0] + head * strides[1]; }
+};
+
+struct Range {
+    long first, last;                                                 // first <= j < last
+    long size() const { return last - first; }
+};
+
+// One query of a head.
+struct Query {
+    long batch, head, group, row;
+    Query(const Head& h, long n) : batch(h.batch), head(h.head), group(n / h.call.rows), row(n % h.call.rows) {}
+    long offset(const Strides& s) const { return batch * s[0] + head * s[1] + group * s[2] + row * s[3]; }
+    long number(const AttentionCall& c) const { return ((batch * c.heads + head) * c.groups + group) * c.rows + row; }
+    Parameter parameter(const AttentionCall& c) const {
+        return {c.values ? c.values[offset(c.values_strides)] : c.number, c.edge, c.op == k_softmax};
+    }
+    Range keys(const AttentionCall& c) const;                         // from the first to the last key that it sees
+};
+
+// The position of the first byte in [from, to) that is not zero, or `to`.
+inline long first_kept(const uint8_t* mask, long from, long to) {
+    uint64_t word[4] = {};
+    for (; from + 32 <= to; from += 32) {
+        memcpy(word, mask + from, 32);
+        if (word[0] | word[1] | word[2] | word[3]) break;
+    }
+    while (from < to && !mask[from]) from++;
+    return from;
+}
+// The position after the last such byte, or `from`.
+inline long last_kept(const uint8_t* mask, long from, long to) {
+    uint64_t word[4] = {};
+    for (; to - 32 >= from; to -= 32) {
+        memcpy(word, mask + to - 32, 32);
+        if (word[0] | word[1] | word[2] | word[3]) break;
+    }
+    while (to > from && !mask[to - 1]) to--;
+    return to;
+}
+
+inline Range Query::keys(const AttentionCall& c) const {
+    long first = 0, last = c.causal ? std::min<long>(row + 1, c.length) : c.length;
+    if (c.key_start) first = std::max<long>(first, c.key_start[offset(c.key_start_strides)]);
+    if (c.key_end) last = std::min<long>(last, c.key_end[offset(c.key_end_strides)]);
+    if (c.mask && first < last) {
+        const uint8_t* kept = c.mask + offset(c.mask_strides);
+        if (c.mask_strides[4] == 0 && !*kept) last = first;
+        if (c.mask_strides[4] == 1) {
+            last = last_kept(kept, first, last);
+            first = first_kept(kept, first, last);
+        }
+    }
+    return first < last ? Range{first, last} : Range{0, 0};
+}
+
+}  // namespace
+}  // namespace rsoftmax

@@ -1,0 +1,274 @@
+// Rows of attention by operation: thresholds, weights and the coefficients of the gradient.  The mathematics is that of
+// rows/operations.h.
+
+#include "row.h"
+
+#include "../rows/operations.h"
+
+namespace rsoftmax {
+namespace {
+
+// Statistics of the kept scores of a row; the moments only if they are asked for.
+template <bool with_moments> struct RowStats {
+    static constexpr int ways = 4;                                    // independent sums
+    float top;
+    Moments moments;
+    long kept;
+    bool has_bad = false;                                             // some score is NaN or +inf
+
+    RowStats(const float* x, long n) : kept(n) {
+        V<float> most[ways], sum[ways] = {}, squares[ways] = {};
+        std::fill(most, most + ways, splat(-inf<float>));
+        auto add = [&](int k, V<float> v, V<float> inside) {
+            most[k] = maximum(most[k], v);
+            sum[k] += inside;
+            if (with_moments) squares[k] += inside * inside;
+        };
+        long i = 0;
+        for (; i + ways * lanes<float> <= n; i += ways * lanes<float>)
+#pragma GCC unroll 4
+            for (int k = 0; k < ways; k++) add(k, load(x + i + k * lanes<float>), load(x + i + k * lanes<float>));
+        for (; i < n; i += lanes<float>) add(0, load(x + i), iota<float>() < int32_t(n - i) ? load(x + i) : V<float>{});
+        top = reduce(maximum(maximum(most[0], most[1]), maximum(most[2], most[3])), maximum);
+        set_moments(sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3]);
+        if (!std::isfinite(moments.mean)) look_closely(x, n);
+    }
+
+private:
+    void look_closely(const float* x, long n) {                       // something is removed, or bad
+        V<float> sum{}, squares{};
+        I<float> in{}, bad{};
+        for (long i = 0; i < n; i += lanes<float>) {
+            V<float> v = load(x + i), inside = v > -inf<float> ? v : V<float>{};
+            in -= v > -inf<float>;
+            bad |= ~(v < inf<float>);
+            sum += inside;
+            squares += inside * inside;
+        }
+        kept = reduce(in, plus);
+        has_bad = reduce(bad, [](auto a, auto b) { return a | b; });
+        set_moments(sum, squares);
+    }
+    void set_moments(V<float> sum, V<float> squares) {
+        float mean = reduce(sum, plus) / kept;
+        moments = {mean, with_moments ? std::sqrt(std::max(reduce(squares, plus) / kept - mean * mean, 0.f)) : 0};
+    }
+};
+
+// A vector of scores, as the row kernels read one.
+struct Scores {
+    const float* x;
+    INLINE V<float> operator()(long i) const { return load(x + i); }
+};
+
+// For the projections, lo is tau.
+template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch) {
+    const float* x = row.x;
+    long n = row.n;
+    RowStats<Op::selects> stats(x, n);
+    if (stats.has_bad || !Op::valid(row.by)) return {NAN, 0, 0, 0, 0, 0};
+    if (stats.kept == 0) return {0, 0, 0, 0, 0, 0};
+    RowState s{stats.top, 0, 0, 0, 0, double(stats.kept)};
+    if constexpr (Op::selects) {
+        long room = padded<float>(n) + lanes<float>;
+        Op::find_quantile(n, row.by, s, [&](long j) {
+            return select_near(hint, x, n, j, stats.top, stats.moments, scratch, scratch + room);
+        });
+    }
+    if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, stats.top, scratch);
+    return s;
+}
+
+// ------------------------------------------------------------------------------------------------- the mass of a score
+
+// w e^(x - m), and the coefficients of the gradient.
+template <class W> struct WeightedMass {
+    static constexpr bool constant = W::constant;
+    W w;
+    float m, unit;
+    INLINE I<float> on(V<float> x) const { return w.on(x, x - m); }
+    INLINE V<float> operator()(V<float> x) const { return w(x, x - m) * lifted_exp<float>(x - m); }
+    INLINE V<float> rise(V<float> x) const {                          // dp/dw where w rises with x
+        constexpr float most = std::numeric_limits<float>::max();
+        V<float> u = w.rises(x, x - m) ? lifted_exp<float>(x - m) * unit : V<float>{};
+        return u > most ? splat(most) : u;
+    }
+    INLINE void coefficients(V<float> x, V<float> p, V<float>& c, V<float>& term) const {
+        if constexpr (constant) {
+            c = p;
+            term = V<float>{};
+        } else {
+            V<float> u = rise(x);
+            c = p + u;
+            term = w.term(u, x - m);
+        }
+    }
+};
+
+// ([z - tau]+)^q; there the coefficient is p^(1 - 1/q), and the mean is that under the coefficients.
+template <int q> struct ProjectedMass {
+    static constexpr bool constant = true;
+    float m, tau;
+    INLINE V<float> above(V<float> x) const { return maximum((x - m) * (1.f / q) - tau, V<float>{}); }
+    INLINE I<float> on(V<float> x) const { return above(x) > 0; }
+    INLINE V<float> operator()(V<float> x) const { return q == 1 ? above(x) : above(x) * above(x); }
+    INLINE void coefficients(V<float> x, V<float>, V<float>& c, V<float>& term) const {
+        c = q == 1 ? (on(x) ? splat(1.f) : V<float>{}) : above(x);
+        term = V<float>{};
+    }
+};
+
+// Calls f with the mass function of a row.
+template <class Op, class F> INLINE void with_mass(const Parameter& by, const RowState& s, F f) {
+    if constexpr (Op::power > 0) f(ProjectedMass<Op::power>{float(s.m), float(s.lo)});
+    else Op::template with_weights<float>(by, s, [&](auto w) {
+        float unit = 0;
+        if constexpr (!w.constant) unit = float(std::min(w.slope / s.sum, double(std::numeric_limits<float>::max())));
+        f(WeightedMass<decltype(w)>{w, float(s.m), unit});
+    });
+}
+
+// ------------------------------------------------------------------------------------------------------------- forward
+
+template <class M> NOINLINE long count_on(M mass, const float* x, long n) {
+    I<float> on{};
+    for (long i = 0; i < n; i += lanes<float>) on -= mass.on(load(x + i));
+    return reduce(on, plus);
+}
+
+template <class Op> long support_size(const ScoreRow& row, const RowState& s) {
+    if (is_nan(s)) return row.n;
+    if (is_empty(s)) return 0;
+    long count = 0;
+    with_mass<Op>(row.by, s, [&](auto mass) { count = count_on(mass, row.x, row.n); });
+    return count;
+}
+
+// Scores to weights in place; returns the sum of the masses.  The projections sum to one already.
+template <class M> NOINLINE void weigh_with(M mass, double& total, bool is_projection, float* x, long n) {
+    Sum<float> sum;
+    for (long i = 0; i < n; i += lanes<float>) {
+        V<float> v = mass(load(x + i));
+        store(x + i, v);
+        sum.add(v, i);
+    }
+    if (is_projection) return;
+    total = sum.get();
+    Quotient<float> quotient(total);
+    for (long i = 0; i < n; i += lanes<float>) store(x + i, quotient(load(x + i)));
+}
+
+template <class Op> void weigh(const ScoreRow& row, RowState& s, float* x) {
+    if (is_nan(s)) std::fill(x, x + row.n, NAN);
+    else if (is_empty(s)) std::fill(x, x + row.n, 0.f);
+    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_with(mass, s.sum, Op::power > 0, x, row.n); });
+}
+
+// ------------------------------------------------------------------------------------------------------------ as lists
+
+// Row i of the lists, from `from` on: those scores that are on(score), in order; a vector of -inf follows.
+template <class On> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, On on) {
+    long c = from, n = row.n, tile = lists.tile, tiles = lists.tiles, *ends = lists.ends + i * tiles;
+    const float* x = row.x;
+    float* values = lists.values;
+    int32_t* keys = lists.keys;
+    I<float> key = iota<float>() + int32_t(row.first_key);
+    for (long t = 0; t < tiles; t++) {
+        for (long j = t * tile; j < std::min((t + 1) * tile, n); j += lanes<float>) {
+            V<float> v = load(x + j);
+            I<float> keep = on(v);
+            compress<int32_t>(keys + c, key, keep);
+            c += compress<float>(values + c, v, keep);
+            key += int32_t(lanes<float>);
+        }
+        ends[t] = c;
+    }
+    store(values + c, splat(-inf<float>));
+    lists.start[i] = from;
+    lists.count[i] = c - from;
+}
+
+// A row that is NaN throughout, or has no weight at all.
+void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s) {
+    if (is_empty(s)) row.n = 0;
+    long whole = row.n / lanes<float> * lanes<float>;
+    fill(lists, i, from, row, [](V<float>) { return ~I<float>{}; });
+    if (row.n > whole) {                                              // the last vector was kept to its end
+        for (long t = 0; t < lists.tiles; t++)
+            lists.ends[i * lists.tiles + t] = std::min(lists.ends[i * lists.tiles + t], from + row.n);
+        lists.count[i] = row.n;
+    }
+    std::fill(lists.values + from, lists.values + from + row.n, NAN);
+}
+
+template <class Op> void list(const ScoreRow& row, RowState& s, Lists& lists, long i, long from) {
+    if (s.kept == 0) fill_whole(lists, i, from, row, s);
+    else with_mass<Op>(row.by, s, [&](auto mass) {
+        fill(lists, i, from, row, [mass](V<float> v) { return mass.on(v); });
+        weigh_with(mass, s.sum, Op::power > 0, lists.values + from, lists.count[i]);
+    });
+}
+
+// ------------------------------------------------------------------------------------------------------------ backward
+
+// The weights again, with the sum that is known, and the coefficients; to.p may be x.
+template <class M> NOINLINE void weigh_again_with(M mass, double total, bool is_projection, const float* x, long n, Coefficients to) {
+    Quotient<float> quotient(total);
+    for (long i = 0; i < n; i += lanes<float>) {
+        V<float> v = load(x + i), p = mass(v), c, term;
+        if (!is_projection) p = quotient(p);
+        mass.coefficients(v, p, c, term);
+        store(to.p + i, p);
+        store(to.c + i, c);
+        store(to.term + i, term);
+    }
+}
+
+void fill_nan(long n, Coefficients to) {
+    std::fill(to.p, to.p + n, NAN);
+    std::fill(to.c, to.c + n, NAN);
+    std::fill(to.term, to.term + n, 0.f);
+}
+
+template <class Op> void weigh_again(const ScoreRow& row, const RowState& s, Coefficients to) {
+    if (s.kept == 0) fill_nan(row.n, to);
+    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_again_with(mass, s.sum, Op::power > 0, row.x, row.n, to); });
+}
+
+template <class Op> void list_again(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from, Coefficients to) {
+    if (s.kept == 0) {
+        fill_whole(lists, i, from, row, s);
+        fill_nan(lists.count[i], to);
+    } else with_mass<Op>(row.by, s, [&](auto mass) {
+        fill(lists, i, from, row, [mass](V<float> v) { return mass.on(v); });
+        weigh_again_with(mass, s.sum, Op::power > 0, lists.values + from, lists.count[i], to);
+    });
+}
+
+template <class Op> double pass_on(const ScoreRow& row, const RowState& s, double total, GradientReceiver& receiver) {
+    double dvalue = 0;
+    with_mass<Op>(row.by, s, [&](auto mass) {
+        if constexpr (!mass.constant) {
+            auto w = mass.w;
+            I<float> index = iota<float>();
+            for (long i = 0; i < row.n; i += lanes<float>) {
+                w.find(load(row.x + i), index);
+                index += int32_t(lanes<float>);
+            }
+            auto pass = [&](long i, double a) { receiver.add(row.first_key + i, a); };
+            dvalue = w.pass_on(total, Scores{row.x}, row.n, row.by, s, false, pass);
+        }
+    });
+    return dvalue;
+}
+
+template <class Op> constexpr AttentionFunctions functions = {
+    Op::power > 0, find_threshold<Op>, support_size<Op>, weigh<Op>, list<Op>, weigh_again<Op>, list_again<Op>, pass_on<Op>};
+
+}  // namespace
+
+// In the order of operation_names.
+const AttentionFunctions attention_functions[] = {
+    functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>, functions<Entmax15>, {}};
+
+}  // namespace rsoftmax

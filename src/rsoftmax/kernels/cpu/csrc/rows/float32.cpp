@@ -1,0 +1,3 @@
+#include "functions.h"
+
+const rsoftmax::RowFunctions<float> rsoftmax::float32_functions[] = ROW_FUNCTIONS(float);

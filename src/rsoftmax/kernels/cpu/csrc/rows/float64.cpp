@@ -1,0 +1,3 @@
+#include "functions.h"
+
+const rsoftmax::RowFunctions<double> rsoftmax::float64_functions[] = ROW_FUNCTIONS(double);

@@ -1,0 +1,42 @@
+// The row functions of every operation for one type to compute in.
+#pragma once
+
+#include "rows.h"
+#include "short_rows.h"
+
+namespace rsoftmax {
+namespace {
+
+template <class Op, class T> void map_rows(const RowsCall& call, long from, long to, T* memory) {
+    if (call.g) {
+        for (; from < to; from++) backward<Op, T>(call, from);
+        return;
+    }
+    if constexpr (std::is_same_v<Op, Entmax>)
+        if (!call.values) {                                           // short rows of these two have a faster path
+            if (call.number == 1.5) return map_rows<Entmax15, T>(call, from, to, memory);
+            if (call.number == 2) return map_rows<Sparsemax, T>(call, from, to, memory);
+        }
+    if constexpr (longest<Op> > 0)
+        if (call.n <= longest<Op>) {
+            for (; from < to; from += lanes<T>) ShortRows<Op, T>(call, from, memory).forward();
+            return;
+        }
+    for (; from < to; from++) forward<Op, T>(call, from, memory);
+}
+
+template <class Op, class T> long memory_entries(long n) {
+    if constexpr (std::is_same_v<Op, Entmax>) return std::max(memory_entries<Entmax15, T>(n), memory_entries<Sparsemax, T>(n));
+    return std::max(n <= longest<Op> ? ShortRows<Op, T>::entries(n) : 0, scratch_entries<T>(n));
+}
+
+template <class Op, class T> constexpr RowFunctions<T> functions = {map_rows<Op, T>, memory_entries<Op, T>};
+
+}  // namespace
+
+// In the order of operation_names.
+#define ROW_FUNCTIONS(T)                                                                                         \
+    {functions<Softmax, T>, functions<TSoftmax, T>, functions<RSoftmax, T>, functions<RSoftmax, T>, functions<Sparsemax, T>, \
+     functions<Entmax15, T>, functions<Entmax, T>}
+
+}  // namespace rsoftmax

@@ -1,0 +1,23 @@
+// Rows of one dtype, as a job for threads; compiled apart for each dtype.
+#pragma once
+
+#include "../python/threads.h"
+#include "call.h"
+
+namespace rsoftmax {
+
+using RowWork = void (*)(Job<RowsCall>&);
+
+// How one operation maps rows [from, to) of a call, or computes their gradient, and the memory that takes.
+template <class T> struct RowFunctions {
+    void (*map)(const RowsCall&, long from, long to, T* memory);
+    long (*memory_entries)(long n);
+};
+
+extern const RowFunctions<float> float32_functions[operation_count];
+extern const RowFunctions<double> float64_functions[operation_count];
+
+// The work of a thread for a call that has passed `problem`.
+RowWork row_work(const RowsCall& call);
+
+}  // namespace rsoftmax

@@ -1,0 +1,148 @@
+"""Rows on the CPU; implements :class:`rsoftmax.kernels.Kernel`."""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, get_num_threads
+
+from rsoftmax._tensors import Value, in_memory
+from rsoftmax.kernels import cpu
+from rsoftmax.kernels.cpu import ABSENT, DTYPES, LEVEL, OPERATIONS, STATE
+
+SHORT = 256  # entries of rows that the kernel maps side by side
+
+__all__ = ["ABSENT", "available", "backward", "forward", "has", "new_state", "takes"]
+
+
+def available() -> bool:
+    """Whether the kernels were compiled."""
+    return bool(LEVEL)
+
+
+def has(name: str, dtype: torch.dtype) -> bool:
+    """Whether the operation is implemented for the dtype."""
+    return name in OPERATIONS and dtype in DTYPES
+
+
+def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+    """Whether the kernels can map these rows; warns once if there are none."""
+    if not in_memory(x) or (isinstance(value, Tensor) and not in_memory(value)):
+        return False
+    if not LEVEL:
+        _warn_once()
+    return has(name, x.dtype) and not _keeps_ties(name, x, options)
+
+
+def _keeps_ties(name: str, x: Tensor, options: dict[str, Any]) -> bool:
+    """Whether the kernel would keep entries tied at the threshold: in short rows that are cut off (edge = 0)."""
+    return options.get("edge") == 0 and name in ("r_softmax", "k_softmax") and x.shape[-1] <= SHORT
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(ABSENT, stacklevel=7)  # the line that called the mapping
+
+
+_warned = False
+
+
+def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
+    """Uninitialised memory for the state; of size 0 if there is none."""
+    rows = x.numel() // x.shape[-1] if keep_state and STATE[name] else 0
+    return x.new_empty((rows, STATE[name]), dtype=torch.float64)
+
+
+def forward(
+    name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The probabilities, contiguous, and the state, float64 [rows, numbers], if it is wanted."""
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    state = None
+    if keep_state and STATE[name]:
+        state = torch.empty(x.numel() // x.size(-1), STATE[name], dtype=torch.float64, device=x.device)
+    _run(name, x, value, mask, p, state, **options)
+    return p, state
+
+
+def backward(
+    name: str,
+    x: Tensor,
+    value: Value | None,
+    mask: Tensor | None,
+    p: Tensor,
+    state: Tensor | None,
+    g: Tensor,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient in ``x``, contiguous, and in a tensor parameter, float64 [..., 1]."""
+    p, g = p.contiguous(), g.contiguous()  # hooks may have stored them in another layout
+    state = None if state is None else state.contiguous()
+    dx, dvalues = torch.empty_like(p), None
+    if isinstance(value, Tensor):
+        dvalues = torch.empty(*x.shape[:-1], 1, dtype=torch.float64, device=x.device)
+    _run(name, x, value, mask, p, state, g, dx, dvalues, **options)
+    return dx, dvalues
+
+
+def _run(
+    name: str,
+    x: Tensor,
+    value: Value | None,
+    mask: Tensor | None,
+    p: Tensor,
+    state: Tensor | None = None,
+    g: Tensor | None = None,
+    dx: Tensor | None = None,
+    dvalues: Tensor | None = None,
+    edge: float = math.inf,
+    detach_threshold: bool = False,
+) -> None:
+    """Map the rows of ``x`` into ``p``, which may be ``x`` itself; with ``g``, fill ``dx`` and ``dvalues`` instead.
+
+    Rows are copied only if the entries of a row are not adjacent in memory. The fields are those of csrc/rows/call.h.
+    """
+    n = x.size(-1)
+    rows, stride = (x, n) if x.is_contiguous() else _as_matrix(x)
+    values = value.to(torch.float64).contiguous() if isinstance(value, Tensor) else None
+    offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
+    cpu.library.run(
+        op=OPERATIONS[name],
+        dtype=DTYPES[x.dtype],
+        rows=x.numel() // n,
+        n=n,
+        x=rows.data_ptr(),
+        x_stride=stride,
+        mask=0 if mask is None else mask.data_ptr(),
+        mask_step=0 if mask is None else mask.stride(-1),
+        mask_stride=n,
+        mask_rows=0 if offsets is None else offsets.data_ptr(),
+        number=value if isinstance(value, float) else 0.0,
+        values=0 if values is None else values.data_ptr(),
+        p=p.data_ptr(),
+        states=0 if state is None else state.data_ptr(),
+        g=0 if g is None else g.data_ptr(),
+        dx=0 if dx is None else dx.data_ptr(),
+        dvalues=0 if dvalues is None else dvalues.data_ptr(),
+        edge=edge,
+        detach=detach_threshold,
+        threads=get_num_threads(),
+    )
+
+
+def _as_matrix(x: Tensor) -> tuple[Tensor, int]:
+    """The rows as a matrix with adjacent entries, and the distance between rows."""
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _offsets(mask: Tensor) -> Tensor:
+    """Where each row of an expanded mask begins: eight bytes a row instead of a copy of the mask."""
+    offset = torch.zeros((), dtype=torch.int64, device=mask.device)
+    for size, stride in zip(mask.shape[:-1], mask.stride()[:-1], strict=True):
+        offset = offset.unsqueeze(-1) + torch.arange(size, device=mask.device) * stride
+    return offset.reshape(-1)

@@ -1,0 +1,135 @@
+"""Plots that mark exact zeros: one row of logits through every mapping (after the paper's Figure 1), attention maps."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, PowerNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.autograd import grad
+
+from rsoftmax.mappings import MAPPINGS
+
+if TYPE_CHECKING:  # plotting does not need transformers
+    from rsoftmax.huggingface.attention.calibrate import Calibration
+    from rsoftmax.huggingface.attention.map import AttentionMap
+
+ZERO, MASS, MASKED = "#c44536", "#2f6690", "#e4e4e4"
+COLOURS = LinearSegmentedColormap.from_list("mass", ["#d6e6f2", MASS, "#0d2438"])  # small weights differ from white
+MAPPINGS_PER_LINE, HEADS_PER_LINE = 6, 4
+
+
+def compare_mappings(logits: list[float], parameters: dict[str, float]) -> dict[str, Tensor]:
+    """The probabilities under each mapping, keyed by title; parameters default to the table's examples."""
+    x = torch.tensor(logits, dtype=torch.float64)
+    return {title: call(x) for title, call in _calls(parameters).items()}
+
+
+def mapping_gradients(logits: list[float], parameters: dict[str, float]) -> dict[str, Tensor]:
+    r"""The gradient of the largest logit's probability under each mapping, keyed by title.
+
+    .. math:: \partial p_m / \partial x_j, \qquad m = \arg\max_i x_i
+    """
+    x = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    return {title: grad(call(x)[x.argmax()], x)[0] for title, call in _calls(parameters).items()}
+
+
+def _calls(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Each mapping of a row with its parameter filled in."""
+    calls: dict[str, Callable[[Tensor], Tensor]] = {}
+    for name, mapping in MAPPINGS.items():
+        if mapping.parameter is None:
+            calls[name] = mapping.function
+        elif mapping.parameter.per_row:
+            letter = mapping.parameter.name
+            given = {letter: parameters.get(letter, mapping.parameter.example)}
+            given |= {option.name: parameters[option.name] for option in mapping.options if option.name in parameters}
+            title = ", ".join([name, *(f"{letter} = {value:g}" for letter, value in given.items())])
+            calls[title] = partial(mapping.function, **given)
+        # weighted_softmax takes one weight per entry; with equal weights it is softmax
+    return calls
+
+
+def draw_mappings(rows: dict[str, Tensor], logits: list[float], path: Path) -> None:
+    """Save :func:`mappings_figure` in the format of the path's extension."""
+    mappings_figure(rows, logits).savefig(path, dpi=150)
+
+
+def mappings_figure(rows: dict[str, Tensor], logits: list[float], quantity: str = "probability") -> Figure:
+    """A bar chart for each row, with exact zeros as dots. Probabilities are plotted on an axis from 0 to 1."""
+    lines = -(-len(rows) // MAPPINGS_PER_LINE)
+    figure = Figure(figsize=(2.2 * MAPPINGS_PER_LINE, 2.3 * lines), layout="constrained")
+    axes = figure.subplots(lines, MAPPINGS_PER_LINE, sharex=True, sharey=True, squeeze=False)
+    places = range(len(logits))
+    for axis, (title, p) in zip(axes.flat, rows.items(), strict=False):
+        axis.bar(places, p.tolist(), color=MASS)
+        zeros = [i for i in places if p[i] == 0]
+        (marks,) = axis.plot(zeros, [0] * len(zeros), "o", markersize=5, color=ZERO, clip_on=False, zorder=3)
+        marks.set_in_layout(False)
+        axis.set_title(f"{title}\n{len(zeros)} of {len(logits)} zero", fontsize=9)
+        axis.set_xticks(places, [f"{logit:g}" for logit in logits], fontsize=8 if len(logits) <= 8 else 5)
+        axis.tick_params(labelbottom=True)
+        axis.spines[["top", "right"]].set_visible(False)
+    if quantity == "probability":
+        axes[0, 0].set_ylim(0, 1)
+    for axis in axes.flat[len(rows) :]:
+        axis.set_axis_off()
+    figure.supxlabel("logit", fontsize=9)
+    figure.supylabel(quantity, fontsize=9)
+    return figure
+
+
+def draw_attention_map(found: "AttentionMap", path: Path) -> None:
+    """Save :func:`attention_figure` in the format of the path's extension."""
+    attention_figure(found).savefig(path, dpi=150)
+
+
+def attention_figure(found: "AttentionMap") -> Figure:
+    """A heat map for each head, with exact zeros as dots and masked keys in grey."""
+    count, columns = len(found.tokens), min(HEADS_PER_LINE, len(found.weights))
+    lines = -(-len(found.weights) // columns)
+    side = max(3.0, 0.24 * count)  # of a heat map, in inches
+    figure = Figure(figsize=(columns * side + 2.2, lines * side + 1.6), layout="constrained")
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    top = max(float(weights.nan_to_num().max()) for weights in found.weights.values())
+    small = max(4.0, min(9.0, 52 * side / count))
+    for axis, (head, weights) in zip(axes.flat, found.weights.items(), strict=False):
+        zero = weights == 0
+        axis.set_facecolor(MASKED)
+        axis.imshow(torch.where(zero, 1.0, torch.nan).numpy(), ListedColormap(["white"]))
+        image = axis.imshow(weights.masked_fill(zero, torch.nan).numpy(), COLOURS, PowerNorm(0.5, 0, top))
+        queries, keys = torch.where(zero)
+        axis.scatter(keys.numpy(), queries.numpy(), s=(0.2 * 72 * side / count) ** 2, c=ZERO, linewidths=0)
+        axis.set_title(f"head {head}: {found.zeros(head):.0%} zero", fontsize=10)
+        axis.set_xticks(range(count), found.tokens, rotation=90, fontsize=small)
+        axis.set_yticks(range(count), found.tokens, fontsize=small)
+        axis.tick_params(length=0)
+    for axis in axes.flat[len(found.weights) :]:
+        axis.set_axis_off()
+    figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01, label="weight (dot: exactly zero)")
+    figure.suptitle(found.title, fontsize=11)
+    figure.supxlabel("key", fontsize=9)
+    figure.supylabel("query", fontsize=9)
+    return figure
+
+
+def draw_calibrated_heads(calibration: "Calibration", path: Path) -> None:
+    """Save the zeros per layer and head, and the error by number of keys, of a calibrated model."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    heads, lengths = figure.subplots(1, 2)
+    image = heads.imshow(calibration.zeros.values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    figure.colorbar(image, ax=heads, label="share of zeros")
+    heads.set(xlabel="head", ylabel="layer", title=f"{calibration.zeros.mean():.1%} zeros")
+    rows = calibration.by_length
+    lengths.errorbar(
+        range(len(rows)), [row[2] for row in rows], [row[3] for row in rows], marker="o", color=MASS, capsize=3
+    )
+    lengths.axhline(calibration.error, color=ZERO, linestyle="--", label="requested")
+    lengths.set_xticks(range(len(rows)), [f"{first + 1}-{last}" for first, last, *_ in rows])
+    lengths.set(xlabel="keys", ylabel=calibration.metric, title=f"{calibration.measured[0]:.2g} on held-out batches")
+    lengths.set_ylim(0)
+    lengths.legend()
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,219 @@
+"""A mapping declared outside the package is found by everything that goes by the table, and gone when its row is."""
+
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import BertConfig, BertModel
+from typer.testing import CliRunner
+
+import rsoftmax
+from rsoftmax import MAPPINGS, MODULES, Mapping, sparse_attention
+from rsoftmax._rows import Parameter, filled, over_rows
+from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.cli import app
+from rsoftmax.extend import POSITIVE, letters, register_mapping
+from rsoftmax.huggingface import parameters, set_attention
+from rsoftmax.multilabel import MultiLabelHead
+from rsoftmax.nn.mappings import MappingModule
+
+B = Parameter("b", POSITIVE, example=2.0, default=1.0)
+X = torch.tensor([1.0, 2.0, 3.0, 0.5])
+
+
+def cool_softmax(x: Tensor, b: float | Tensor = 1.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Softmax of b x."""
+
+    def rows(x: Tensor, mask: Tensor | None, b: float | Tensor) -> Tensor:
+        return filled(b * x, mask).softmax(-1)
+
+    return over_rows("cool_softmax", rows, x, dim, mask, B, b)
+
+
+def declare() -> None:
+    register_mapping(formula="e^(b x) / sum", parameter=B, zeros="none", source="these tests")(cool_softmax)
+
+
+@pytest.fixture
+def cool() -> Iterator[Mapping]:
+    declare()
+    yield MAPPINGS["cool_softmax"]
+    del MAPPINGS["cool_softmax"]
+
+
+def tiny_model() -> BertModel:
+    size: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    model = BertModel(BertConfig(**size, vocab_size=20))
+    model.eval()
+    return model
+
+
+@pytest.mark.usefixtures("cool")
+def test_a_module_with_the_parameter_given_passed_and_learned() -> None:
+    module: Any = MODULES["CoolSoftmax"]
+    expected = cool_softmax(X, 3.0)
+    assert list(inspect.signature(module).parameters) == ["b", "dim", "learnable"]
+    assert list(inspect.signature(module.forward).parameters) == ["self", "x", "b", "mask"]
+    assert module.__doc__ == ":func:`cool_softmax` as a module."
+    assert_close(module(3.0)(X), expected)
+    assert_close(module()(X, 3.0), expected)
+    assert_close(module()(X, b=3.0), expected)
+    assert_close(module()(X), cool_softmax(X))
+    layer = module(torch.tensor(3.0), learnable=True)
+    layer(X)[0].backward()
+    assert layer.free is not None
+    assert layer.free.grad is not None
+    assert layer.free.grad != 0
+    assert_close(layer.b.detach(), torch.tensor(3.0))
+    layer.b = 4.0
+    assert "b=4" in repr(layer)
+    assert_close(pickle.loads(pickle.dumps(layer))(X), cool_softmax(X, 4.0))
+
+
+@pytest.mark.usefixtures("cool")
+def test_a_mapping_without_a_parameter_gets_a_module_too() -> None:
+    @register_mapping(formula="e^x / sum", zeros="none", source="these tests")
+    def warm(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+        return rsoftmax.softmax(x, dim=dim, mask=mask)
+
+    try:
+        module: Any = MODULES["Warm"]
+        assert_close(module(dim=0)(X), rsoftmax.softmax(X))
+        assert issubclass(module, MappingModule)
+        assert rsoftmax.Warm is module  # type: ignore[attr-defined]
+    finally:
+        del MAPPINGS["warm"]
+    assert not hasattr(rsoftmax, "Warm")
+
+
+@pytest.mark.usefixtures("cool")
+def test_attention() -> None:
+    q, k, v = torch.randn(3, 2, 4, 5, 8)
+    softmax = sparse_attention(q, k, v, mapping="softmax", scale=0.6)
+    assert_close(sparse_attention(q, k, v, mapping="cool_softmax", b=2.0, scale=0.3), softmax)
+    assert_close(sparse_attention(q, k, v, mapping="cool_softmax", b=torch.full((4,), 2.0), scale=0.3), softmax)
+    assert_close(sparse_attention(q, k, v, mapping="cool_softmax", scale=0.6), softmax)
+    with pytest.raises(TypeError, match=r"sparse_attention: cool_softmax takes b, got r=0\.5"):
+        sparse_attention(q, k, v, mapping="cool_softmax", r=0.5)
+
+
+@pytest.mark.usefixtures("cool")
+def test_a_multi_label_head() -> None:
+    head = MultiLabelHead(4, labels=3, mapping="cool_softmax", rule=None)
+    output = head(torch.randn(2, 4))
+    assert_close(output.p, cool_softmax(output.z, B.example))
+    head.loss(output, torch.tensor([[1, 0, 0], [0, 1, 1]])).backward()
+
+
+@pytest.mark.usefixtures("cool")
+def test_a_hugging_face_model_that_was_imported_before() -> None:
+    model, tokens = tiny_model(), {"input_ids": torch.arange(6)[None]}
+    dense = model(**tokens).last_hidden_state
+    set_attention(model, "cool_softmax", b=1.0)
+    assert_close(model(**tokens).last_hidden_state, dense)
+    set_attention(model, "cool_softmax", b=[1.0, 3.0], learnable=True)
+    assert_close(parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
+    model(**tokens).last_hidden_state[0, 0, 0].backward()
+    learned = [p.grad for name, p in model.named_parameters() if name.endswith("free")]
+    assert len(learned) == 2
+    assert all(gradient is not None and gradient.count_nonzero() for gradient in learned)
+    with pytest.raises(TypeError, match=r"set_attention: cool_softmax takes b, got r=0\.5"):
+        set_attention(model, "cool_softmax", r=0.5)
+
+
+@pytest.mark.process
+def test_a_hugging_face_model_that_is_imported_afterwards() -> None:
+    program = """
+import sys
+import torch
+from rsoftmax import softmax
+from rsoftmax.extend import register_mapping
+
+@register_mapping(formula="e^x / sum", zeros="none", source="these tests")
+def warm(x, *, dim=-1, mask=None):
+    return softmax(x, dim=dim, mask=mask)
+
+assert "transformers" not in sys.modules
+from transformers import BertConfig, BertModel
+import rsoftmax.huggingface
+size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+model = BertModel(BertConfig(**size, vocab_size=20, attn_implementation="warm")).eval()
+before = model(input_ids=torch.arange(6)[None]).last_hidden_state
+rsoftmax.huggingface.set_attention(model, "softmax")
+after = model(input_ids=torch.arange(6)[None]).last_hidden_state  # by another kernel
+print(torch.allclose(before, after, rtol=0, atol=1e-6))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.usefixtures("cool")
+def test_the_command_line(tmp_path: Path) -> None:
+    def rsoftmax(*words: str) -> str:
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "e^(b x) / sum" in rsoftmax("list")
+    assert "cool_softmax, b = 2" in rsoftmax("plot", "--out", str(tmp_path / "mappings.png"))
+    assert letters()["b"] == "b of cool_softmax, > 0"
+
+
+def test_it_is_gone_with_its_row() -> None:
+    declare()
+    assert "cool_softmax" in ROW_MAPPINGS
+    assert "CoolSoftmax" in MODULES
+    assert len(MODULES) == len(MAPPINGS) == len(ROW_MAPPINGS) + 1  # weighted_softmax has a weight for each entry
+    del MAPPINGS["cool_softmax"]
+    assert "cool_softmax" not in ROW_MAPPINGS
+    assert "CoolSoftmax" not in MODULES
+    assert "b" not in letters()
+    with pytest.raises(ValueError, match=r"mapping must be one of softmax, .*got 'cool_softmax'"):
+        sparse_attention(X, X, X, mapping="cool_softmax")
+
+
+def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: Mapping) -> None:
+    row = {"formula": "x", "zeros": "none", "source": "these tests"}
+    declare()
+    assert MAPPINGS["cool_softmax"] == cool
+
+    def r_softmax(x: Tensor) -> Tensor:
+        return x
+
+    with pytest.raises(ValueError, match=r"'r_softmax' is already registered by rsoftmax\.mappings; choose another"):
+        register_mapping(**row)(r_softmax)  # type: ignore[arg-type]
+    assert MAPPINGS["r_softmax"].function is rsoftmax.r_softmax
+
+
+@pytest.mark.parametrize("row", MAPPINGS.values(), ids=MAPPINGS)
+def test_a_row_knows_the_default_of_its_function(row: Mapping) -> None:
+    if row.parameter is None:
+        assert row.bind("test", {"r": None}) is None
+        return
+    argument = inspect.signature(row.function).parameters[row.parameter.name]
+    assert row.parameter.default == (None if argument.default is argument.empty else argument.default)
+    assert row.bind("test", {row.parameter.name: 0.25}) == 0.25
+    if row.parameter.default is not None:
+        assert row.bind("test", {}) == row.parameter.default
+    else:
+        with pytest.raises(TypeError, match=f"test: {row.name} needs {row.parameter.name}, e.g. {row.parameter.name}="):
+            row.bind("test", {})
+
+
+def test_every_letter_is_explained_once() -> None:
+    assert letters() == {
+        "t": "t of t_softmax, > 0",
+        "r": "r of r_softmax, in [0, 1]",
+        "k": "k of k_softmax, >= 1",
+        "lam": "lam of sparsegen_lin and sparsegen_exp, < 1 and finite",
+        "q": "q of sparsehourglass, >= 0 and finite",
+        "alpha": "alpha of entmax, in [1, 4]",
+    }

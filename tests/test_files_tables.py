@@ -1,0 +1,101 @@
+"""Tables in files: the same rows from every format, errors with file and row, CSV that spreadsheets do not run."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from rsoftmax.files.tables import csv_line, read
+
+
+def write_csv(path: Path, rows: list[Any]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def test_every_format_holds_the_same_rows(tmp_path: Path) -> None:
+    texts, labels = ['say "NA"', "007", ""], [["a", "b"], [], ["b"]]
+    joined = list(zip(texts, map(";".join, labels), strict=True))
+    write_csv(tmp_path / "t.csv", [("text", "labels"), *joined])
+    (tmp_path / "t.tsv").write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in joined))
+    rows = [{"text": text, "labels": names} for text, names in zip(texts, labels, strict=True)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pyarrow.table({"text": texts, "labels": labels}), tmp_path / "t.parquet")
+    for ending in ("csv", "tsv", "jsonl", "parquet"):
+        found = read(tmp_path / f"t.{ending}")
+        assert found.texts("text") == texts, ending
+        assert found.labels("labels", ";") == labels, ending
+        assert found.as_texts(";") == {"text": texts, "labels": [";".join(row) for row in labels]}, ending
+
+
+def test_labels_in_lists_and_in_texts_are_the_same_labels(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"labels": [" a", "", "b "]}\n{"labels": " a;;b "}\n')
+    assert read(tmp_path / "t.jsonl").labels("labels", ";") == [["a", "b"], ["a", "b"]]
+
+
+def test_a_cell_may_be_of_any_length(tmp_path: Path) -> None:
+    long = "love " * 100_000
+    for name, separator in (("t.csv", ","), ("t.tsv", "\t")):
+        (tmp_path / name).write_text(f"text{separator}labels\n{long}{separator}joy\n")
+        assert read(tmp_path / name).texts("text") == [long]
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "missing column": ("t.csv", "txt,labels\na,b\n", "no column 'text'; the columns are 'txt', 'labels'"),
+    "empty": ("t.csv", "", "the file has no rows; is it the right one?"),
+    "header only": ("t.csv", "text,labels\n", "the file has no rows"),
+    "many cells": ("t.csv", "text,labels\na,b\na,b,c,d\n", "row 2: expected 2 cells as in the header, got 4"),
+    "few cells": ("t.csv", "text,labels\na,b\na\n", "row 2: expected 2 cells as in the header, got 1"),
+    "open quotation mark": ("t.csv", 'text,labels\na,b\n"a,b\n', "is a quotation mark left open?"),
+    "latin-1": ("t.csv", "text,labels\n\udcff,b\n", "byte 12 is not valid UTF-8; save the file as UTF-8"),
+    "half an object": ("t.jsonl", '{"text": "a", "labels": ["x"]}\n{"text"\n', "row 2: invalid JSON"),
+    "a list": ("t.jsonl", "[1]\n", "row 1: expected an object like"),
+    "a number": ("t.jsonl", '{"text": "a", "labels": []}\n{"text": 3}\n', "row 2: 'text' must be a text, got 3"),
+    "labels in an object": ("t.jsonl", '{"text": "a", "labels": {"x": 1}}\n', "row 1: 'labels' must be a list of"),
+    "a column twice": ("t.csv", "text,text,labels\na,b,c\n", "the header has 2 columns named 'text'; rename all but"),
+    "damaged": ("t.parquet", "PAR1", "not a Parquet file, or damaged"),
+    "unknown ending": ("t.xlsx", "", "expected a file that ends in .csv, .tsv, .jsonl, .parquet"),
+}
+
+
+def read_all(path: Path) -> None:
+    table = read(path)
+    table.texts("text")
+    table.labels("labels", ";")
+
+
+def test_a_bad_table_is_refused_with_file_row_and_remedy(tmp_path: Path) -> None:
+    for name, (file, content, message) in BAD.items():
+        (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
+        with pytest.raises(ValueError) as error:  # noqa: PT011 - the message is compared below
+            read_all(tmp_path / file)
+        assert message in str(error.value), name
+        assert str(error.value).startswith(str(tmp_path / file)), name
+    with pytest.raises(FileNotFoundError, match=r"none\.csv' does not exist"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="must hold exactly one table"):
+        read(tmp_path)
+
+
+def test_numbers_must_be_finite_and_fit_float32(tmp_path: Path) -> None:
+    for number in ("nan", "-inf", "1e39", "", "True", f"1{400 * '0'}"):
+        (tmp_path / "t.csv").write_text(f"u,labels\n1,a\n{number},b\n")
+        with pytest.raises(ValueError, match=r"t\.csv, row 2: 'u' must be a number"):
+            pytest.fail(f"{number}: {read(tmp_path / 't.csv').numbers(['u'])}")
+    (tmp_path / "t.jsonl").write_text(f'{{"u": 1{400 * "0"}, "labels": "a"}}\n')
+    with pytest.raises(ValueError, match=r"t\.jsonl, row 1: 'u' must be a number"):
+        read(tmp_path / "t.jsonl").numbers(["u"])
+
+
+def test_a_cell_of_csv_is_never_a_formula_and_otherwise_comes_back(tmp_path: Path) -> None:
+    for cell in ("=1+1", "+A1", "-A1", "@SUM(A1)", "\t=1", "\r=1", '=cmd|" /C calc"!A0'):
+        (found,) = csv.reader(io.StringIO(csv_line([cell, "x"]), newline=""))
+        assert found == [f"'{cell}", "x"], cell
+    for cell in ("-1.5", "+2e3", "", "a,b", 'line\nend "q"', "end\rless", "a=b", "naïve"):
+        (found,) = csv.reader(io.StringIO(csv_line([cell, "x"]), newline=""))
+        assert found == [cell, "x"], cell

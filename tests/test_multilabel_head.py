@@ -1,0 +1,425 @@
+"""The multi-label head: which rule, how many labels, and the losses that train it."""
+
+import subprocess
+import sys
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from cases import scores as score
+from cases import spread_apart
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from rsoftmax import MAPPINGS, losses, r_softmax, softmax, t_softmax
+from rsoftmax.multilabel import (
+    AVERAGES,
+    RULES,
+    Decoder,
+    MultiLabelHead,
+    Output,
+    Rule,
+    Scores,
+    expected_f1_count,
+    keep_above,
+    keep_count,
+)
+
+KEEPING_ORDER = [name for name, mapping in MAPPINGS.items() if mapping.keeps_order]
+PAIRS = [(mapping, name) for name, rule in RULES.items() for mapping in rule.mappings]
+CHOICES = [(mapping, name, loss) for mapping, name in PAIRS for loss in RULES[name].losses]
+NAMES = [name for name in RULES if name != "fixed"]
+
+
+def head_of(mapping: str, rule: str | None, loss: str = "auto", labels: int = 6, **options: Any) -> MultiLabelHead:
+    torch.manual_seed(0)
+    r = 0.4 if rule == "fixed" else None
+    return MultiLabelHead(5, labels, mapping, loss, rule, r=r, **options).double()
+
+
+def targets(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Labels, among them a row without any and a row with all."""
+    y = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+    y.view(-1, shape[-1])[0], y.view(-1, shape[-1])[1] = False, True
+    return y.double()
+
+
+def test_every_choice_gives_probabilities_and_a_loss_with_true_derivatives() -> None:
+    for choice in CHOICES:
+        head, y, h = head_of(*choice), targets((2, 4, 6)), 3 * spread_apart((2, 4, 5))
+        output = head(h)
+        assert output.z.shape == output.p.shape == output.labels.shape == (2, 4, 6), choice
+        total = output.p.sum(-1)
+        assert (output.p >= 0).all(), choice
+        assert_close(total, (total > 0.5).double(), msg=str(choice))
+        assert_close(head.loss(head.scores(h), y), head.loss(output, y), msg=str(choice))
+        assert_close(head.loss(output, y), head.loss(output, y, reduction="none").mean(), msg=str(choice))
+        (head.loss(head(h), y) + head(h).p.square().sum()).backward()
+        assert all(w.grad is not None and w.grad.isfinite().all() for w in head.parameters()), choice
+        small = 3 * spread_apart((3, 5))  # derivatives of three rows are as telling as those of eight
+        assert gradcheck(
+            lambda h, head=head: head.loss(head(h), targets((3, 6)), reduction="none"), (small.requires_grad_(),)
+        ), choice
+
+
+def test_every_order_preserving_mapping_has_a_rule_and_no_other_mapping_has_one() -> None:
+    assert {mapping for mapping, _ in PAIRS} == set(KEEPING_ORDER)
+    assert all(name == rule.name for name, rule in RULES.items())
+    for mapping in KEEPING_ORDER:
+        head = MultiLabelHead(4, 7, mapping).double()
+        assert head.loss(head(torch.randn(3, 4).double()), targets((3, 7))).isfinite(), mapping
+
+
+def test_the_default_choices() -> None:
+    heads = [MultiLabelHead(4, 7, rule=rule) for rule in NAMES]
+    assert {head.rule.name: (head.mapping, head.criterion) for head in heads} == {
+        "expected_f1": ("r_softmax", "binary_cross_entropy"),
+        "count": ("r_softmax", "r_softmax_loss"),
+        "threshold": ("t_softmax", "t_softmax_loss"),
+        "zero": ("t_softmax", "binary_cross_entropy"),
+        None: ("sparsemax", "sparsemax_huber_loss"),
+    }
+    found = {name: MultiLabelHead(4, 7, name) for name in KEEPING_ORDER}
+    assert (found["r_softmax"].rule.name, found["t_softmax"].rule.name) == ("expected_f1", "threshold")
+    assert {name: head.criterion for name, head in found.items() if head.rule.name is None} == {
+        **dict.fromkeys(set(KEEPING_ORDER) - {"r_softmax", "t_softmax"}, "sparsemax_hinge_loss"),
+        "softmax": "cross_entropy",
+        "sparsemax": "sparsemax_huber_loss",
+        "sparsehourglass": "sparsehourglass_loss",
+    }
+    fixed = MultiLabelHead(4, 7, r=0.5)
+    assert (fixed.rule.name, fixed.mapping, fixed.criterion) == ("fixed", "r_softmax", "r_softmax_loss")
+    assert {MultiLabelHead(4, 7).decoder.average, Decoder(3).average} == {"micro"}
+
+
+class TopTwo(Rule):
+    """The two best labels, by softmax or sparsemax, trained by a ranking loss."""
+
+    name = "top_two"
+    mappings = ("softmax", "sparsemax")
+    losses = ("cross_entropy", "sparsemax_hinge_loss")
+
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
+        best = scores.z >= scores.z.topk(2, -1).values[..., 1:]
+        return Output(*scores, None, MAPPINGS[self.mapping].function(scores.z, mask=best))
+
+
+def test_a_rule_from_outside_is_a_class_and_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"rule must be 'auto' or one of .* got 'top_two'"):
+        MultiLabelHead(5, 6, rule="top_two")
+    monkeypatch.setitem(RULES, TopTwo.name, TopTwo)
+    head = MultiLabelHead(5, 6, rule="top_two").double()
+    assert (head.mapping, head.criterion) == ("softmax", "cross_entropy")
+    assert (head(spread_apart((7, 5))).labels.sum(-1) == 2).all()
+    head.loss(head.scores(spread_apart((7, 5))), targets((7, 6))).backward()
+    assert all(weights.grad is not None for weights in head.parameters())
+    assert MultiLabelHead(5, 6, "sparsemax").rule.name is None  # the rows above it keep their place as defaults
+    assert MultiLabelHead(5, 6, "sparsemax", "sparsemax_hinge_loss", "top_two").rule.name == "top_two"
+    with pytest.raises(ValueError, match="rule='top_two' does not work with mapping='r_softmax'"):
+        MultiLabelHead(5, 6, "r_softmax", rule="top_two")
+    with pytest.raises(ValueError, match="use 'auto' or one of 'cross_entropy', 'sparsemax_hinge_loss'"):
+        MultiLabelHead(5, 6, loss="zlpr_loss", rule="top_two")
+
+
+def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
+    heads = {rule: head_of("auto", rule) for rule in RULES}
+    found = {rule: {name: tuple(w.shape) for name, w in head.named_parameters()} for rule, head in heads.items()}
+    logits = {"logits.weight": (6, 5), "logits.bias": (6,)}
+    threshold = {"threshold.weight": (1, 5), "threshold.bias": (1,)}
+    assert found == {
+        "expected_f1": {"logits.weight": (7, 5), "logits.bias": (7,)} | threshold,
+        "count": logits | {"count.weight": (7, 5), "count.bias": (7,)},
+        "fixed": logits,
+        "threshold": logits | threshold,
+        "zero": logits,
+        None: logits,
+    }
+    for head in heads.values():
+        assert {name: tuple(b.shape) for name, b in head.named_buffers()} == {
+            "decoder.cut": (1,),
+            "decoder.calibration.slope": (6,),
+            "decoder.calibration.offset": (6,),
+            "decoder.none.slope": (1,),
+            "decoder.none.offset": (1,),
+        }
+
+
+def test_scores_of_another_head_are_refused() -> None:
+    strange, y = Scores(torch.zeros(2, 6).double()), targets((2, 6))
+    for rule, field in (("expected_f1", "none"), ("count", "c"), ("threshold", "theta")):
+        head = head_of("auto", rule)
+        message = rf"needs Scores\.{field}, got None; pass what head\.scores\(h\)"
+        with pytest.raises(ValueError, match=message):
+            head.decode(strange)
+        with pytest.raises(ValueError, match=message):
+            head.loss(strange, y)
+
+
+def test_an_impossible_choice_says_what_works() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"mapping": "hardmax"}, r"mapping must be 'auto' or one of softmax, t_softmax, r_softmax.* got 'hardmax'"),
+        ({"mapping": "spherical_softmax"}, r"does not preserve the order of logits.* use 'auto' or one of softmax"),
+        (
+            {"mapping": "r_softmax", "rule": "threshold"},
+            r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; other rules: .*'auto' selects",
+        ),
+        ({"mapping": "t_softmax", "rule": None}, r"rule=None does not work with .* 'threshold', 'zero'; other rules"),
+        ({"mapping": "sparsemax", "rule": "count"}, r"mapping='sparsemax', which takes None; other rules"),
+        ({"rule": "counts"}, r"rule must be 'auto' or one of 'expected_f1', .*'zero', None, got 'counts'"),
+        (
+            {"mapping": "r_softmax", "rule": "counts"},
+            r"rule='counts' does not work with .* other rules: 'threshold' with mapping='t_softmax'",
+        ),
+        ({"rule": "fixed"}, r"rule='fixed' needs r, such as r=0.9"),
+        ({"rule": "count", "r": 0.5}, r"r=0\.5 needs rule='fixed', got rule='count'"),
+        ({"mapping": "softmax", "r": 0.5}, r"r=0\.5 needs rule='fixed', got rule=None"),
+        ({"r": 1.5}, r"r must be in \[0, 1\], got 1\.5"),
+        ({"loss": "cross_entropy"}, r"loss='cross_entropy' does not work .* rule='expected_f1'; use 'auto'"),
+        ({"loss": "mse", "mapping": "softmax"}, r"loss='mse' does not work"),
+        ({"labels": 0}, r"needs at least one feature and one label, got in_features=4, labels=0"),
+        ({"rule": "count", "average": "macro", "max_labels": 2}, r"average='macro', max_labels=2 needs rule='expected"),
+        ({"average": "weighted"}, r"average must be one of 'micro', 'macro', 'samples', got 'weighted'"),
+        ({"beta": 0.0}, "beta must be positive and finite, got 0.0"),
+        ({"min_labels": 8}, r"0 <= min_labels <= max_labels <= 7 \(the number of labels\) must hold, got min_labels=8"),
+        ({"min_labels": 2, "max_labels": 1}, "got min_labels=2, max_labels=1"),
+    ]
+    for choices, message in cases:
+        with pytest.raises(ValueError, match=message):
+            MultiLabelHead(4, **{"labels": 7, **choices})
+
+
+def test_the_expected_f1_head_is_trained_on_whether_there_is_any_label() -> None:
+    head = head_of("r_softmax", "expected_f1")
+    scores, y = head.scores(spread_apart((3, 5))), torch.tensor([[0] * 6, [1, 0, 0, 0, 0, 0], [1] * 6])
+    assert scores.theta is not None
+    assert scores.none is not None
+    marginals = losses.binary_cross_entropy(scores.z - scores.theta, y, reduction="none")
+    empty = losses.binary_cross_entropy(scores.none - scores.theta, torch.tensor([[1], [0], [0]]), reduction="none")
+    assert_close(head.loss(scores, y, reduction="none"), marginals + empty)
+
+
+def test_keeping_k_labels_keeps_exactly_the_k_best() -> None:
+    for labels in (1, 2, 3, 10, 983):
+        z = torch.randperm(labels, generator=torch.Generator().manual_seed(0)).float() / labels
+        k = torch.arange(labels + 1)[:, None]
+        p = keep_count(z.expand(labels + 1, -1), k)
+        best = z >= z.sort(descending=True).values[(k - 1).clamp(min=0)].where(k > 0, torch.inf)
+        assert torch.equal(p > 0, best), labels
+    z = torch.randperm(100_000, generator=torch.Generator().manual_seed(0)).float() / 10_000
+    for kept in (0, 1, 7, 1000, 33_333, 99_999, 100_000):
+        assert keep_count(z, torch.tensor([kept])).count_nonzero() == kept
+
+
+def test_no_label_means_zeros_and_zero_gradient() -> None:
+    z = torch.randn(3, 4, requires_grad=True)
+    p = keep_count(z, torch.tensor([[0], [2], [0]]))
+    assert_close(p.sum(-1), torch.tensor([0.0, 1.0, 0.0]))
+    (gradient,) = torch.autograd.grad(p.square().sum(), z)
+    assert gradient.isfinite().all()
+    assert not gradient[[0, 2]].any()
+    assert gradient[1].any()
+
+
+def test_a_row_with_nan_gets_nan_and_not_the_answer_no_label() -> None:
+    heads = [(pair, head_of(*pair)) for pair in PAIRS]
+    heads += [(("average", name), head_of("auto", "expected_f1", average=name)) for name in AVERAGES]
+    for pair, head in heads:
+        h = torch.randn(2, 5).double()
+        h[0] = torch.nan
+        output = head(h)
+        for found in (output.p, output.marginals):
+            assert found[0].isnan().all(), pair
+            assert found[1].isfinite().all(), pair
+        with pytest.raises(ValueError, match="1 rows have NaN scores, which is not 'no label'"):
+            _ = output.labels
+
+
+@given(st.lists(score(), min_size=1, max_size=9), score())
+@settings(max_examples=200, deadline=None)
+def test_keeping_above_a_threshold_is_t_softmax_or_nothing(row: list[float], threshold: float) -> None:
+    z, theta = torch.tensor(row, dtype=torch.float64), torch.tensor(threshold, dtype=torch.float64)
+    p = keep_above(z, theta)
+    assert torch.equal(p > 0, z > theta)
+    t = z.max() - theta
+    assert_close(p, t_softmax(z, t.item()) if t > 0 else torch.zeros_like(z))
+
+
+def test_the_count_head_keeps_its_most_probable_number_of_labels() -> None:
+    head = head_of("r_softmax", "count")
+    z = spread_apart((7, 6))
+    c = torch.nn.functional.one_hot(torch.arange(7), 7).double()
+    output = head.decode(Scores(z, None, c))
+    assert output.labels.sum(-1).tolist() == list(range(7))
+    assert output.r is not None
+    assert_close(output.r.flatten(), 1 - torch.arange(7) / 6, check_dtype=False)
+    assert torch.equal(output.p[6], softmax(z[6]))
+
+
+def test_the_paper_loss_takes_the_true_rate_and_adds_the_count() -> None:
+    head = head_of("r_softmax", "count")
+    scores = head.scores(spread_apart((4, 5)))
+    y = targets((4, 6))
+    r = 1 - y.sum(-1, keepdim=True) / 6
+    assert scores.c is not None
+    expected = losses.r_softmax_loss(scores.z, y, r) + losses.label_count_loss(scores.c, y)
+    assert_close(head.loss(scores, y), expected)
+
+
+def test_each_rule_decodes_by_its_definition() -> None:
+    h = torch.randn(50, 5).double()
+    threshold, zero, fixed = (head_of("auto", rule) for rule in ("threshold", "zero", "fixed"))
+    scores = threshold.scores(h)
+    assert scores.theta is not None
+    assert torch.equal(threshold(h).labels, scores.z > scores.theta)
+    assert torch.equal(zero(h).labels, zero.scores(h).z > 0)
+    assert torch.equal(fixed(h).p, r_softmax(fixed.scores(h).z, 0.4))
+    best = head_of("r_softmax", "expected_f1", average="samples")
+    scores = best.scores(h)
+    assert scores.theta is not None
+    assert scores.none is not None
+    k = expected_f1_count(scores.u, scores.none - scores.theta)
+    assert torch.equal(best(h).labels.sum(-1, keepdim=True), k)
+    assert_close(best(h).r, 1 - k / 6, check_dtype=False)
+
+
+def test_half_precision() -> None:
+    for pair in PAIRS:
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            head = head_of(*pair).to(dtype)
+            output = head(torch.randn(4, 5, dtype=dtype))
+            assert output.p.dtype == dtype, (pair, dtype)
+            assert head.loss(output, targets((4, 6))).isfinite(), (pair, dtype)
+
+
+def test_unknown_labels_are_ignored_by_the_loss() -> None:
+    """NaN in y is what calibrate, classifiers and LabelModel take for an unknown label; so does the loss."""
+    for rule, loss in (
+        ("expected_f1", "binary_cross_entropy"),
+        ("threshold", "binary_cross_entropy"),
+        ("zero", "auto"),
+    ):
+        head, h, y = head_of("auto", rule, loss), torch.randn(6, 5).double(), targets((6, 6))
+        known = torch.ones(6, 6).double()
+        known[:, 2], known[0] = 0, 0
+        unknown = y.where(known > 0, torch.nan)
+        assert_close(head.loss(head(h), unknown), head.loss(head(h), y, weight=known), msg=rule)
+        rows = torch.rand(6, 1).double()
+        assert_close(head.loss(head(h), unknown, weight=rows), head.loss(head(h), y, weight=known * rows), msg=rule)
+        head.loss(head(h), unknown).backward()
+        assert all(w.grad.isfinite().all() for w in head.parameters() if w.grad is not None), rule
+    head = head_of("auto", "count")
+    with pytest.raises(
+        ValueError, match=r"loss='r_softmax_loss' takes neither .* unknown labels \(NaN in y\); use loss='b"
+    ):
+        head.loss(head(h), unknown)
+
+
+def test_the_loss_reports_the_shape_and_the_value_that_the_user_passed() -> None:
+    head = MultiLabelHead(5, 3)
+    output = head(torch.randn(2, 5))
+    with pytest.raises(ValueError, match=r"y of shape \(2, 4\) must have the shape of z, \(2, 3\)"):
+        head.loss(output, torch.ones(2, 4))
+    with pytest.raises(
+        ValueError, match=r"y of shape \(2, 3\) must hold 0 or 1, or NaN for an unknown label, got 0\.5"
+    ):
+        head.loss(output, torch.full((2, 3), 0.5))
+    with pytest.raises(TypeError, match=r"y must be a torch\.Tensor, got list"):
+        head.loss(output, [[1, 0, 0]] * 2)  # type: ignore[arg-type]
+
+
+def test_weights_of_rows_and_entries() -> None:
+    head = MultiLabelHead(5, 4).double()
+    h, y = torch.randn(6, 5).double(), (torch.rand(6, 4) < 0.5).double()
+    everything = head.loss(head(h), y)
+    assert_close(head.loss(head(h), y, weight=torch.ones(6, 4).double()), everything)
+    assert_close(head.loss(head(h), y, weight=torch.full((6, 1), 2.0).double()), 2 * everything)
+    known = torch.ones(6, 4)
+    known[:, 2] = 0
+    flipped = y.clone()
+    flipped[:, 2] = 1 - y[:, 2]
+    assert_close(head.loss(head(h), y, weight=known), head.loss(head(h), flipped, weight=known))
+    for rule in ("expected_f1", "count"):  # a weight per row of a single label
+        head, weight = MultiLabelHead(5, 1, rule=rule).double(), torch.rand(6, 1).double()
+        rows = head.loss(head(h), y[:, :1], reduction="none")
+        assert_close(head.loss(head(h), y[:, :1], weight=weight), (rows * weight[:, 0]).mean(), msg=rule)
+    count = MultiLabelHead(5, 4, rule="count").double()
+    with pytest.raises(ValueError, match="loss='r_softmax_loss' takes neither weights of single labels"):
+        count.loss(count(h), y, weight=torch.ones(6, 4))
+
+
+def compile_head(**options: Any) -> None:
+    torch._dynamo.reset()  # dynamo compiles a function a limited number of times
+    head = head_of("auto", options.pop("rule", "auto"), **options)
+    h, y = torch.randn(4, 5).double(), targets((4, 6))
+    compiled = torch.compile(head, fullgraph=True, backend="eager")(h)
+    assert isinstance(compiled, Output)
+    assert_close(compiled.p, head(h).p, msg=str(options))
+    loss = torch.compile(lambda h: head.loss(head.scores(h), y), fullgraph=True, backend="eager")
+    assert_close(loss(h), head.loss(head(h), y), msg=str(options))
+
+
+def test_the_default_head_compiles_into_one_graph() -> None:
+    compile_head()
+
+
+@pytest.mark.compile
+def test_heads_of_every_rule_and_average_compile_into_one_graph() -> None:
+    for rule in RULES:
+        compile_head(rule=rule)
+    for average in AVERAGES:
+        compile_head(average=average, max_labels=2)
+
+
+def labels_after_training(mapping: str, rule: str | None, loss: str, steps: int) -> tuple[Tensor, Tensor, list[float]]:
+    """Train on all 16 sets of four labels, the empty one included, with their own bits as features."""
+    y = torch.tensor(list(product([0.0, 1.0], repeat=4)), dtype=torch.float64)
+    torch.manual_seed(0)
+    body = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU()).double()
+    head = MultiLabelHead(32, 4, mapping, loss, rule).double()
+    optimizer, found = torch.optim.Adam([*body.parameters(), *head.parameters()], lr=0.02), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = head.loss(head.scores(body(2 * y - 1)), y)
+        value.backward()
+        optimizer.step()
+        found.append(value.item())
+    return head(body(2 * y - 1)).labels, y == 1, found
+
+
+def test_training_lowers_the_loss() -> None:
+    for choice in CHOICES:
+        if choice[1] != "fixed":
+            *_, found = labels_after_training(*choice, steps=8)
+            assert found[-1] < found[0], choice
+
+
+@pytest.mark.train
+def test_heads_learn_which_labels_and_how_many() -> None:
+    for mapping, rule, loss in CHOICES:
+        if rule in ("expected_f1", "threshold", "zero") or (rule, loss) == ("count", "r_softmax_loss"):
+            found, y, _ = labels_after_training(mapping, rule, loss, steps=300)
+            assert torch.equal(found, y), (mapping, rule, loss)
+
+
+@pytest.mark.process
+def test_a_head_of_a_hundred_thousand_labels_fits_in_a_gigabyte() -> None:
+    """Peak memory of a separate process, above what importing torch takes; K x K in float32 would be 40 GB per row."""
+    program = """
+import resource, torch
+from rsoftmax.multilabel import MultiLabelHead
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for rule in ("expected_f1", "count"):
+    head = MultiLabelHead(16, 100_000, rule=rule)
+    y = torch.rand(16, 100_000) < 0.001
+    output = head(torch.randn(16, 16))
+    head.loss(output, y).backward()
+    assert output.labels.any() and all(w.grad.isfinite().all() for w in head.parameters())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, kilobytes elsewhere
+    assert int(done.stdout) * unit < 2**30

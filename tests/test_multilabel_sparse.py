@@ -1,0 +1,87 @@
+"""Sparse marginals: the same labels as dense decoding, in time and memory proportional to the entries."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from cases import draw_labels
+from torch import Tensor
+
+from rsoftmax.multilabel import AVERAGES, Decoder, decode_csr
+
+
+def to_csr(pi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = pi.nonzero(as_tuple=True)
+    counts = (pi > 0).sum(1)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), columns, pi[rows, columns]
+
+
+def to_dense(pi: Tensor, kept: Tensor) -> Tensor:
+    found = torch.zeros_like(pi, dtype=torch.bool)
+    found[pi > 0] = kept
+    return found
+
+
+def test_csr_decoding_equals_dense_decoding() -> None:
+    for seed in range(5):
+        u, _ = draw_labels(60, 12, seed=seed, shift=-2)
+        u[torch.rand(u.shape, generator=torch.Generator().manual_seed(seed)) < 0.6] = -torch.inf
+        u[0] = -torch.inf  # a row without candidates
+        pi = u.sigmoid()
+        for average in AVERAGES:
+            for beta, low, high in ((1.0, 0, None), (2.0, 0, None), (0.5, 0, 2), (1.0, 1, 3)):
+                decoder = Decoder(12, average, beta, low, high).double().fit(u, torch.zeros_like(u), calibrate=False)
+                dense = decoder(u).labels & (pi > 0)
+                options = {"beta": beta, "min_labels": low, "max_labels": high}
+                kept = decode_csr(*to_csr(pi), 12, average, **options)  # type: ignore[arg-type]
+                assert torch.equal(to_dense(pi, kept), dense), (seed, average, options)
+
+
+def test_a_tail_lowers_the_cut_and_a_threshold_replaces_it() -> None:
+    u, _ = draw_labels(200, 10, shift=-2)
+    pi = u.sigmoid()
+    for average, tail in (("micro", 1.0), ("samples", 1.0), ("macro", torch.full((10,), 100.0))):
+        without, with_tail = (int(decode_csr(*to_csr(pi), 10, average, tail=t).sum()) for t in (0.0, tail))  # type: ignore[arg-type]
+        assert with_tail > without, average
+    kept = decode_csr(*to_csr(pi), 10, threshold=0.25)
+    assert torch.equal(to_dense(pi, kept), u.double() >= torch.tensor(0.25).double().logit())
+    each = torch.linspace(0.1, 0.5, 10).double()
+    assert torch.equal(to_dense(pi, decode_csr(*to_csr(pi), 10, threshold=each)), u >= each.logit())
+
+
+def test_nothing_in_nothing_out() -> None:
+    for average in AVERAGES:
+        assert not len(decode_csr(torch.zeros(4).long(), torch.zeros(0).long(), torch.zeros(0), 5, average))
+
+
+def test_wrong_arrays_say_what_is_wrong() -> None:
+    indptr, indices, pi = torch.tensor([0, 2]), torch.tensor([0, 3]), torch.tensor([0.5, 0.2])
+    with pytest.raises(ValueError, match="indptr must end with the number of entries, got 2 for 2 indices and 1"):
+        decode_csr(indptr, indices, pi[:1], 4)
+    with pytest.raises(ValueError, match=r"pi must be in \[0, 1\]"):
+        decode_csr(indptr, indices, 3 * pi, 4)
+    with pytest.raises(ValueError, match="indices must be from 0 to 2, got 3"):
+        decode_csr(indptr, indices, pi, 3)
+    with pytest.raises(ValueError, match=r"average='macro' needs the tail of each label, \[4\], got 0.5"):
+        decode_csr(indptr, indices, pi, 4, "macro", tail=0.5)
+
+
+@pytest.mark.process
+def test_a_million_entries_of_670_000_labels_fit_in_a_gigabyte() -> None:
+    program = """
+import resource, torch
+from rsoftmax.multilabel import AVERAGES, decode_csr
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows, top, labels = 20_000, 50, 670_000
+g = torch.Generator().manual_seed(0)
+indptr = torch.arange(rows + 1) * top
+indices = torch.randint(labels, (rows * top,), generator=g)
+pi = torch.rand(rows * top, generator=g) ** 6
+for average in AVERAGES:
+    assert 0 < decode_csr(indptr, indices, pi, labels, average).float().mean() < 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert int(done.stdout) * unit < 2**30

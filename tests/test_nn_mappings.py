@@ -1,0 +1,174 @@
+"""Modules: the parameter given, passed or learned."""
+
+import copy
+import inspect
+import io
+import pickle
+import re
+from typing import Any
+
+import pytest
+import torch
+from cases import PARAMETRIC, parameter_of
+from torch.testing import assert_close
+
+import rsoftmax
+from rsoftmax import MAPPINGS, MODULES, Mapping, MappingModule, RSoftmax, Sparsehourglass, Sparsemax, TSoftmax
+
+every_parametric = pytest.mark.parametrize("mapping", PARAMETRIC, ids=lambda m: m.name)
+
+
+def module_of(mapping: Mapping) -> Any:
+    (found,) = [module for module in MODULES.values() if module.mapping is mapping]
+    return found
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_a_module_is_its_function(mapping: Mapping) -> None:
+    x = torch.randn(3, 5, 4)
+    mask = torch.rand(3, 5, 4) < 0.8
+    arguments = parameter_of(mapping, x, 1)
+    expected = mapping.function(x, *arguments, dim=1, mask=mask)
+    module = module_of(mapping)
+    assert torch.equal(module(*arguments, dim=1)(x, mask=mask), expected)
+    assert torch.equal(module(dim=1)(x, *arguments, mask=mask), expected)
+
+
+def test_the_names() -> None:
+    for mapping in MAPPINGS.values():
+        name = "".join(word.capitalize() for word in mapping.name.split("_"))
+        assert MODULES[name].mapping is mapping, f"the module of {mapping.name} must be called {name}"
+    for name, module in MODULES.items():
+        assert getattr(rsoftmax, name) is module
+    for name, mapping in MAPPINGS.items():
+        assert getattr(rsoftmax, name) is mapping.function, f"add {name} to __all__ in rsoftmax/mappings.py"
+
+
+def test_signature_and_repr_show_the_parameter() -> None:
+    assert list(inspect.signature(RSoftmax).parameters) == ["r", "dim", "learnable", "edge", "detach_threshold"]
+    assert repr(RSoftmax(r=0.5)) == "RSoftmax(r=0.5, learnable=False, dim=-1, edge=inf, detach_threshold=False)"
+    assert repr(Sparsemax(dim=1)) == "Sparsemax(dim=1)"
+    assert repr(Sparsehourglass()) == "Sparsehourglass(q=10, learnable=False, dim=-1)"
+    assert "r=tensor(4, 1)" in repr(RSoftmax(r=torch.rand(4, 1)))
+    assert "t=None" in repr(TSoftmax())
+    assert repr(TSoftmax(2.5, learnable=True)) == "TSoftmax(t=2.5, learnable=True, dim=-1, edge=inf)"
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
+        RSoftmax(q=1)  # type: ignore[call-arg]
+    with pytest.raises(
+        ValueError, match=re.escape("RSoftmax has no r: pass it to the module, RSoftmax(r=...), or to the call")
+    ):
+        RSoftmax()(torch.randn(3))
+    with pytest.raises(TypeError, match="positional argument"):
+        Sparsemax()(torch.randn(3), 0.5)
+    with pytest.raises(ValueError, match=r"RSoftmax: r must be in \[0, 1\], got 2.0"):
+        RSoftmax(r=2.0)
+    with pytest.raises(TypeError, match="RSoftmax: r must be a number or a tensor, got 'a'"):
+        RSoftmax(r="a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"creates its own nn\.Parameter; pass a tensor and learnable=True"):
+        RSoftmax(r=torch.nn.Parameter(torch.tensor(0.5)))
+
+
+@every_parametric
+def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mapping) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    assert mapping.parameter is not None
+    start = mapping.parameter.domain.constrain(torch.randn(3, 1, 1))
+    layer = module_of(mapping)(start, learnable=True)
+    assert_close(layer.value, start)
+    assert layer(x).shape == x.shape
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for extreme in (-1e4, -90.0, 0.0, 90.0, 1e4):
+            with torch.no_grad():
+                layer.to(dtype).free.fill_(extreme)
+            assert mapping.parameter.domain.contains(layer.value).all(), (dtype, extreme, layer.value)
+            p = layer(x)
+            assert p.isfinite().all()
+            layer.zero_grad()
+            (p * torch.arange(5)).sum().backward()
+            assert layer.free.grad.isfinite().all(), (dtype, extreme)
+
+
+@every_parametric
+def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: Mapping) -> None:
+    x = torch.randn(6, 5) / 3
+    assert mapping.parameter is not None
+    start = torch.full((1 if mapping.parameter.per_row else 5,), mapping.parameter.example)
+    layer = module_of(mapping)(start, learnable=True)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5)
+    (layer(x) * torch.arange(5.0)).sum().backward()
+    optimiser.step()
+    assert not torch.equal(layer.value, start)
+    stored = io.BytesIO()
+    torch.save(layer.state_dict(), stored)
+    stored.seek(0)
+    again = module_of(mapping)(start, learnable=True)
+    again.load_state_dict(torch.load(stored, weights_only=True))
+    for other in (again, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert_close(other(x), layer(x), rtol=0, atol=0)
+
+
+def test_a_fixed_tensor_is_a_buffer() -> None:
+    layer = RSoftmax(r=torch.tensor([[0.2], [0.6]]))
+    assert set(layer.state_dict()) == {"fixed"}
+    assert not list(layer.parameters())
+    other = RSoftmax(r=torch.zeros(2, 1))
+    other.load_state_dict(layer.state_dict())
+    assert isinstance(other.r, torch.Tensor)
+    assert torch.equal(other.r, torch.tensor([[0.2], [0.6]]))
+    layer.r = 0.0  # what a schedule does
+    assert set(layer.state_dict()) == {"fixed"}
+    x = torch.randn(2, 7)
+    assert_close(layer(x), torch.softmax(x, -1))
+
+
+def test_an_edge_is_no_place_to_learn_from() -> None:
+    with pytest.raises(ValueError, match=r"a learnable r has no gradient at the edge of its domain, got 0\.0"):
+        RSoftmax(r=0.0, learnable=True)
+    with pytest.raises(ValueError, match=r"got 1\.7"):
+        RSoftmax(r=1.7, learnable=True)
+
+
+def test_the_parameter_can_be_set_under_its_letter() -> None:
+    x = torch.randn(2, 7)
+    for layer in (RSoftmax(), RSoftmax(0.2), RSoftmax(torch.tensor(0.2)), RSoftmax(0.2, learnable=True)):
+        layer.r = 0.6
+        assert_close(layer(x), rsoftmax.r_softmax(x, 0.6))
+        with pytest.raises(ValueError, match=r"RSoftmax: r must be in \[0, 1\], got 1\.5"):
+            layer.r = 1.5
+    assert torch.equal(RSoftmax()(x, r=0.6), rsoftmax.r_softmax(x, 0.6))
+
+
+def test_a_module_keeps_its_own_copy() -> None:
+    rates = torch.full((2, 1), 0.5, requires_grad=True)
+    layer = RSoftmax(rates * 1)
+    copy.deepcopy(layer)
+    with torch.no_grad():
+        rates.zero_()
+    assert (layer.state_dict()["fixed"] == 0.5).all()
+
+
+def test_half_precision_modules_keep_their_rate() -> None:
+    x = torch.randn(100)
+    layer = RSoftmax(0.8, learnable=True).bfloat16()
+    assert isinstance(layer.r, torch.Tensor)
+    assert layer.r.dtype == torch.float32
+    assert layer(x).dtype == torch.float32
+
+
+def test_modules_are_built_without_memory() -> None:
+    with torch.device("meta"):
+        layer = RSoftmax(r=0.5, learnable=True)
+    assert layer.free is not None
+    assert layer.free.is_meta
+    assert "r=tensor()" in repr(layer)
+
+
+def test_modules_are_ordinary_classes() -> None:
+    assert issubclass(RSoftmax, MappingModule)
+    assert RSoftmax.__module__ == "rsoftmax.nn.mappings"
+    assert RSoftmax.__doc__
+    assert ":func:`rsoftmax.r_softmax`" in RSoftmax.__doc__
+    assert RSoftmax(r=0.25, detach_threshold=True).options == {"edge": float("inf"), "detach_threshold": True}

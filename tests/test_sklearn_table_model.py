@@ -1,0 +1,77 @@
+"""TableModel: what a classifier of tables has learned, as one network and one folder."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_multilabel_classification
+from torch.testing import assert_close
+
+from rsoftmax.multilabel import LabelNetwork
+from rsoftmax.sklearn import SparseLabelClassifier, TableModel
+from rsoftmax.sklearn.features import Preprocessing, normal_quantile
+
+ROWS, LABELS = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def test_one_network_predicts_the_mean_of_several() -> None:
+    X, Y = make_multilabel_classification(120, n_classes=4, random_state=0)
+    for hidden in ((8,), ()):
+        several = SparseLabelClassifier(n_estimators=3, max_epochs=3, hidden_layer_sizes=hidden, average="macro").fit(
+            X, Y
+        )
+        one = TableModel.of(several, [f"x{i}" for i in range(20)], list("abcd"))
+        assert isinstance(one.network, LabelNetwork)
+        assert_close(one.outputs(X).marginals.numpy(), several.predict_proba(X), atol=1e-5, rtol=1e-4)
+        assert ((one.outputs(X).p > 0).numpy() == several.predict(X)).all()
+
+
+def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.normal(size=400), rng.integers(0, 4, 400), np.full(400, 7), rng.lognormal(size=400)], 1)
+    Y = np.stack([X[:, 0] > 0, X[:, 1] > 1], 1)
+    model = SparseLabelClassifier(n_estimators=1, max_epochs=1, random_state=0).fit(X[:300], Y[:300])
+    asked = np.concatenate([X, 3 * X - 5]).astype(np.float32)
+    prepared = Preprocessing.of(model._preprocessing)(torch.from_numpy(asked))
+    assert_close(prepared.numpy(), model._preprocess(asked), atol=1e-4, rtol=0, check_dtype=False)
+    p = torch.linspace(0.0006, 0.9994, 999)
+    assert_close(normal_quantile(p), torch.special.ndtri(p), atol=3e-5, rtol=0)
+
+
+def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: Path) -> None:
+    model = TableModel.fit(ROWS, LABELS, ["u", "v"], "samples", n_estimators=2, max_epochs=2, random_state=0)
+    model.save(tmp_path / "model")
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
+    again = TableModel.load(tmp_path / "model")
+    assert again.predict(ROWS, every_label=True) == model.predict(ROWS, every_label=True)
+    assert again.predict_labels(ROWS) == model.predict_labels(ROWS)
+    assert again.evaluation["rows"] == 27
+    assert again.reads == "features"
+
+
+@pytest.mark.train
+def test_a_single_label_is_trained_too() -> None:
+    table = TableModel.fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, ["u"], n_estimators=2, lr=1e-2, random_state=0)
+    rows = table.predict([[0.0], [1.0]], every_label=True)
+    assert rows[0]["a"] < rows[1]["a"]
+
+
+def test_rows_must_be_finite_numbers_of_every_feature() -> None:
+    model = TableModel(["a", "b"], ["u", "v"], 3, 4, {}).eval()
+    assert model.predict([]) == []
+    for number in (float("nan"), float("inf"), 1e39):
+        with pytest.raises(ValueError, match=r"row 2: 'v' is (nan|inf); expected a finite float32"):
+            model.predict([[1.0, 0.0], [1.0, number]])
+        with pytest.raises(ValueError, match=r"row 28: 'v' is (nan|inf); expected a finite float32"):
+            TableModel.fit([*ROWS, [1.0, number]], [*LABELS, ["a"]], ["u", "v"])
+    for wrong in ([["a", "b"]], [[None, 1.0]], [[1.0, 2.0], [1.0]]):
+        with pytest.raises(ValueError, match="TableModel: rows must be lists of 2 numbers"):
+            model.predict(wrong)
+    with pytest.raises(ValueError, match=r"expected 2 features per row, \['u', 'v'\], got 3"):
+        model.predict([[1.0, 2.0, 3.0]])
+    with pytest.raises(ValueError, match=r"expected 1 features per row, \['u'\], got 2"):
+        TableModel.fit(ROWS, LABELS, ["u"])
+    with pytest.raises(ValueError, match="no row has a label"):
+        TableModel.fit(ROWS, [[]] * 27, ["u", "v"])
