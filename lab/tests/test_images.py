@@ -779,7 +779,7 @@ def test_reproduce_can_train_the_whole_network(coco_folder: Path, tiny: Path, tm
     )  # fmt: skip
     assert "coco, softmax, lr=0.001, seed 0: epoch 1 of 1" in shown
     assert "2 of 2 runs finished" in shown
-    assert "Whole network trained" in (tmp_path / "out/report/report.md").read_text()
+    assert "Fully trained network. COCO: 1 seed" in (tmp_path / "out/report/report.md").read_text()
     assert "0.jpg: " in rsoftmax("predict", str(tmp_path / "saved"), str(coco_folder / "val2017"))
 
 
