@@ -16,7 +16,7 @@ from rsoftmax.huggingface import (
     attention_weights,
     set_attention,
 )
-from rsoftmax.huggingface.attention.map import attention_map
+from rsoftmax.huggingface.attention.measure import attention_map
 
 
 @pytest.fixture

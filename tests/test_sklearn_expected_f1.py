@@ -29,7 +29,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier
-from rsoftmax.sklearn.folds import stratified_folds
+from rsoftmax.sklearn.targets import stratified_folds
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 TRAIN, TEST = slice(0, 200), slice(200, 300)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rsoftmax.files.card import printable, readable
 from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.attention.map import attention_map
+from rsoftmax.huggingface.attention.measure import attention_map
 from rsoftmax.multilabel import AVERAGES, Average, Decoder, Output
 from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, mapping_gradients, mappings_figure
 

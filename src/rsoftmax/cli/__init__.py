@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention, calibrate, evaluate, models, page, plot, predict, train
+from rsoftmax.cli import attention, calibrate, evaluate, models, plot, predict, train
 from rsoftmax.cli.arguments import TAKES_PARAMETERS
 
 __all__ = ["app"]
@@ -68,6 +68,6 @@ app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("export")(models.export)
-app.command("app")(page.serve_page)
+app.command("app")(models.serve_page)
 for command, text in LAB.items():
     _add_lab_command(command, text)

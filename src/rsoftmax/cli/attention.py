@@ -27,7 +27,7 @@ def attention_map(
     from rich.table import Table
 
     with usage_errors("--model"):
-        from rsoftmax.huggingface.attention.map import attention_map as compute
+        from rsoftmax.huggingface.attention.measure import attention_map as compute
         from rsoftmax.plots import draw_attention_map
 
     path = figure_path(out)

@@ -22,6 +22,7 @@ except ImportError as missing:
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attention.api import (
     HeadTable,
+    SparsitySchedule,
     layers,
     parameter_groups,
     parameters,
@@ -32,7 +33,6 @@ from rsoftmax.huggingface.attention.attend import register
 from rsoftmax.huggingface.attention.calibrate import Calibration, calibrate, sweep
 from rsoftmax.huggingface.attention.measure import attention_weights, sparsity
 from rsoftmax.huggingface.attention.saving import install
-from rsoftmax.huggingface.attention.schedule import SparsitySchedule
 from rsoftmax.huggingface.labels.model import LabelModel, LabelModelConfig, LabelOutput
 from rsoftmax.huggingface.sampling import RSoftmaxWarper, TSoftmaxWarper
 

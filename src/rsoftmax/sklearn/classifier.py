@@ -17,8 +17,7 @@ from rsoftmax.multilabel import Average, Evaluation, MultiLabelHead, Output, Sco
 from rsoftmax.multilabel.decoding import DEFAULTS
 from rsoftmax.multilabel.head import choose
 from rsoftmax.sklearn.features import PREPROCESSING, fit_preprocessing
-from rsoftmax.sklearn.folds import stratified_folds
-from rsoftmax.sklearn.targets import Matrix, Targets, label_score
+from rsoftmax.sklearn.targets import Matrix, Targets, label_score, stratified_folds
 from rsoftmax.sklearn.training import Batches, Net, Rows, Stopping, new_net, train
 
 OWNER = "SparseLabelClassifier"

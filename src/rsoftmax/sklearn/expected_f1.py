@@ -28,8 +28,7 @@ from tqdm.auto import tqdm
 
 from rsoftmax.multilabel import Average, Decoder, Evaluation, PlattScaling, evaluate, expected_f1, expected_f1_cut
 from rsoftmax.multilabel.decoding import DEFAULTS
-from rsoftmax.sklearn.folds import stratified_folds
-from rsoftmax.sklearn.targets import Matrix, Targets, label_score
+from rsoftmax.sklearn.targets import Matrix, Targets, label_score, stratified_folds
 
 CALIBRATIONS = ("platt", None)
 TINY = np.finfo(np.float64).tiny

@@ -7,7 +7,7 @@ Modules, each using only those before it:
 * ``attend``: the attention function that transformers calls;
 * ``probe``: which modules would stay dense;
 * ``saving``: how a sparse model is saved and loaded;
-* ``api``: the functions users call;
-* ``measure``, ``calibrate``, ``schedule``, ``map``: zeros and weights, thresholds within an error, a growing rate, the
-  weights of one sentence.
+* ``api``: the functions users call, and the rate that grows during training;
+* ``measure``: zeros, weights, and the map of one sentence;
+* ``calibrate``: thresholds within an error.
 """

@@ -1,21 +1,24 @@
 """Labels for texts and images: an encoder from transformers with a multi-label head."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from rsoftmax.files.card import count_of, model_card
-from rsoftmax.files.folders import CARD, LABELS, read, read_settings, write
+from rsoftmax.files.folders import CARD, LABELS, SETTINGS, WEIGHTS, read, read_settings, write
 from rsoftmax.huggingface.attention.adapter import ModelOutput, quiet
 from rsoftmax.huggingface.attention.saving import ENTRY
 from rsoftmax.huggingface.labels import training
-from rsoftmax.huggingface.labels.checks import check_report, check_shapes
 from rsoftmax.huggingface.labels.inputs import (
     POOLINGS,
     TEXT,
@@ -29,6 +32,7 @@ from rsoftmax.huggingface.labels.inputs import (
     load_processor,
 )
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output, indicator
+from rsoftmax.multilabel.head import choose
 from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -185,7 +189,8 @@ class LabelModel(Labeller, PreTrainedModel):
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), _max_positions(network))
             max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
-        if choose_rule(head) == "expected_f1":
+        rule = choose(**{name: head[name] for name in ("mapping", "loss", "rule", "r") if name in head})
+        if rule.name == "expected_f1":
             head = {"average": average, **head}
         config = LabelModelConfig(
             encoder=network.config.to_dict(),
@@ -224,7 +229,7 @@ class LabelModel(Labeller, PreTrainedModel):
                 with quiet():
                     config = LabelModelConfig.from_dict(settings)
                     check_names(config.names)
-                    check_shapes(lambda: cls(config), place)
+                    _check_shapes(lambda: cls(config), place)
                 loaded = cls._load(place, *args, **options)
             except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
                 raise ValueError(f"{source} is damaged: {error}") from error
@@ -240,7 +245,7 @@ class LabelModel(Labeller, PreTrainedModel):
         with quiet():
             loaded: Any = super().from_pretrained(source, *args, **{**options, **safe})
             model, report = loaded
-            check_report(report)
+            _check_report(report)
             model.processor = load_processor(source, model.main_input_name)
         return (model, report) if with_report else model
 
@@ -413,13 +418,6 @@ class LabelModel(Labeller, PreTrainedModel):
         return self
 
 
-def choose_rule(head: dict[str, Any]) -> str | None:
-    """The name of the rule for the arguments of a head."""
-    from rsoftmax.multilabel.head import choose
-
-    return choose(head.get("mapping", "auto"), head.get("loss", "auto"), head.get("rule", "auto"), head.get("r")).name
-
-
 def _max_positions(network: PreTrainedModel) -> int:
     """The number of tokens that an encoder takes; RoBERTa never uses its first two positions."""
     config = network.config
@@ -440,6 +438,46 @@ def _count_features(network: PreTrainedModel, processor: Any, pooling: str, max_
     if pooling != "pooled" and getattr(output, "last_hidden_state", None) is None:
         raise ValueError(f"{type(network).__name__} is not an encoder: it has no hidden states; choose one like BERT")
     return POOLINGS[pooling](output, tensors.get("attention_mask")).shape[-1]
+
+
+def _check_shapes(build: Callable[[], nn.Module], folder: Path) -> None:
+    """Raise unless the weights have the shapes, and about the number, of those of the model that ``build`` returns.
+
+    transformers may rename tensors in the file; names that occur only there are left to :func:`_check_report`.
+    """
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    with torch.device("meta"), _max_modules(1000 + 20 * len(found)):
+        model = build()
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    if different := min((name for name in expected.keys() & found if expected[name] != found[name]), default=None):
+        raise ValueError(f"{different} is {found[different]} in {WEIGHTS} but {expected[different]} by {SETTINGS}")
+    have, need = (sum(map(math.prod, shapes.values())) for shapes in (found, expected))
+    if need > 2 * have:
+        raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
+
+
+def _check_report(report: dict[str, Any]) -> None:
+    """Raise unless the file held exactly the tensors of the model."""
+    for kind, what in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has another")):
+        if names := sorted(map(str, report[kind])):
+            raise ValueError(f"{WEIGHTS} {what} {names[0]}, unlike the model that {SETTINGS} describes")
+
+
+@contextmanager
+def _max_modules(number: int) -> Iterator[None]:
+    """Stop the construction of a network with more modules, as a damaged number of layers may ask for."""
+    numbers = count()
+
+    def hook(*_: Any) -> None:
+        if next(numbers) > number:
+            raise ValueError(f"{SETTINGS} describes more layers than {WEIGHTS} has tensors for")
+
+    handle = nn.modules.module.register_module_module_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 AutoConfig.register(LabelModelConfig.model_type, LabelModelConfig, exist_ok=True)

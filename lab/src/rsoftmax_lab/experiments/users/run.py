@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from rsoftmax.multilabel import AVERAGES, calibration_curve
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax.sklearn.expected_f1 import FoldModel
-from rsoftmax.sklearn.folds import stratified_folds
+from rsoftmax.sklearn.targets import stratified_folds
 from rsoftmax_lab.contest.data import Labels, Rows
 from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
