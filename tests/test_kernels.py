@@ -127,6 +127,20 @@ def test_native_equals_reference_with_an_edge(name: str, level: str) -> None:
                     assert_alike(name, x.to(dtype), kept, value, g.to(dtype), edge=edge)
 
 
+@pytest.mark.parametrize("name", EDGED)
+def test_ties_at_the_threshold_are_those_of_the_reference_at_every_edge(name: str, level: str) -> None:
+    """Few distinct values, both zeros among them: the threshold is tied in nearly every row."""
+    for n in (1, 2, 3, 8, 20, 33, 80, 81, 129, 256, 257, 600):
+        generator = torch.Generator().manual_seed(n)
+        x = torch.randint(-3, 4, (19, n), generator=generator) / 2 * (-1.0) ** torch.arange(n)
+        mask = torch.rand(19, n, generator=generator) < 0.7
+        per_row = {"r_softmax": 0.0, "k_softmax": 1.0, "t_softmax": 0.5}[name] + torch.arange(19.0)[:, None] / 20
+        for edge, dtype, kept, value in product((0.0, 1.0, math.inf), DTYPES, (None, mask), (1.0, per_row)):
+            p = MAPPINGS[name].function(x.to(dtype), value, mask=kept, edge=edge)
+            with use_kernels("reference"), case(n, edge, dtype, "all kept" if kept is None else "masked"):
+                assert_same_values(p, MAPPINGS[name].function(x.to(dtype), value, mask=kept, edge=edge), name)
+
+
 @pytest.mark.parametrize("name", NATIVE)
 def test_adversarial_rows_have_the_same_zeros(name: str, level: str) -> None:
     for kind, row in ADVERSARIAL.items():

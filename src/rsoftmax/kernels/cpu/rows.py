@@ -11,8 +11,6 @@ from rsoftmax._tensors import Value, in_memory
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import ABSENT, DTYPES, LEVEL, OPERATIONS, STATE
 
-SHORT = 256  # entries of rows that the kernel maps side by side
-
 __all__ = ["ABSENT", "available", "backward", "forward", "has", "new_state", "takes"]
 
 
@@ -32,12 +30,7 @@ def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) ->
         return False
     if not LEVEL:
         _warn_once()
-    return has(name, x.dtype) and not _keeps_ties(name, x, options)
-
-
-def _keeps_ties(name: str, x: Tensor, options: dict[str, Any]) -> bool:
-    """Whether the kernel would keep entries tied at the threshold: in short rows that are cut off (edge = 0)."""
-    return options.get("edge") == 0 and name in ("r_softmax", "k_softmax") and x.shape[-1] <= SHORT
+    return has(name, x.dtype)
 
 
 def _warn_once() -> None:

@@ -7,12 +7,12 @@
 namespace rsoftmax {
 namespace {
 
-// Integers in the order of the numbers: their bits, those of negative numbers reversed.  It is its own inverse.
-template <class T> INLINE I<T> ordered_bits(V<T> v) {
-    I<T> b = (I<T>)v;
+// Integers in the order of the numbers: their bits, those of negative numbers reversed.  The sum makes -0 a tie of 0.
+template <class T> INLINE I<T> reversed_if_negative(I<T> b) {
     return b ^ ((b >> (8 * sizeof(T) - 1)) & std::numeric_limits<Int<T>>::max());
 }
-template <class T> INLINE V<T> from_ordered_bits(I<T> b) { return (V<T>)ordered_bits<T>((V<T>)b); }
+template <class T> INLINE I<T> ordered_bits(V<T> v) { return reversed_if_negative<T>((I<T>)(v + T(0))); }
+template <class T> INLINE V<T> from_ordered_bits(I<T> b) { return (V<T>)reversed_if_negative<T>(b); }
 
 // The entries next to a pivot: how many are greater, the largest that is not, and the least that is.
 template <class T> struct Cut {
