@@ -158,13 +158,7 @@ def register_mapping(
     """Add a function to the table of mappings.
 
     Args:
-        formula: p, in short; "/ sum" normalises it.
-        zeros: what sets the sparsity.
-        source: the publication.
-        parameter: its parameter, if any.
-        options: keyword arguments that are numbers and have a default; they are not learnable.
-        shift_invariant: adding a constant to a row changes nothing.
-        keeps_order: a higher logit never gets a lower probability.
+        formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`Mapping`.
 
     Returns:
         A decorator that returns the function unchanged: ``f(x, <parameter>, *, dim=-1, mask=None)``.

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,6 @@ def _in_folder(folder: Path) -> Path:
     return found[0]
 
 
-def _csv(path: Path) -> dict[str, list[Any]]:
-    return _separated(path, delimiter=",", strict=True)
-
-
-def _tsv(path: Path) -> dict[str, list[Any]]:
-    return _separated(path, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
 def _separated(path: Path, **dialect: Any) -> dict[str, list[Any]]:
     """All cells as texts, unconverted: "NA" and "007" too."""
     csv.field_size_limit(max(csv.field_size_limit(), min(path.stat().st_size, MAX_FIELD)))
@@ -216,8 +209,8 @@ def _json_lines(path: Path) -> dict[str, list[Any]]:
 
 
 READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
-    ".csv": _csv,
-    ".tsv": _tsv,
+    ".csv": partial(_separated, delimiter=",", strict=True),
+    ".tsv": partial(_separated, delimiter="\t", quoting=csv.QUOTE_NONE),
     ".jsonl": _json_lines,
     ".parquet": _parquet,
 }

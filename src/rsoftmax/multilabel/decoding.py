@@ -145,9 +145,10 @@ def expected_f1_cut(
     pi = (log_pi - log_top).exp()  # relative to the largest
     expected = beta**2 * (log_top.exp() * (weight * pi).sum(dims, keepdim=True) + tail)
     share = maximise_ratio(pi, weight, expected, lambda values: values.sum(dims, keepdim=True))
-    log_share = share.log() + log_top  # of F / (1 + beta^2)
-    cut = log_share - torch.log1p(-log_share.exp())
-    return _below_top(cut, u.where(weight > 0, -torch.inf), dims).where((weight > 0).any(dims, keepdim=True), 0)
+    u = u.where(weight > 0, -torch.inf)
+    top = u.amax(dims, keepdim=True)
+    second = u.where(u < top, -torch.inf).amax(dims, keepdim=True)
+    return cut_at(share, log_top, top, second).where((weight > 0).any(dims, keepdim=True), 0)
 
 
 def maximise_ratio(
@@ -178,10 +179,18 @@ def maximise_ratio(
         share = share.maximum(ratio)
 
 
-def _below_top(cut: Tensor, u: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The cut, moved below the highest entry where rounding put it there: the best set is never empty."""
-    top = u.amax(dims, keepdim=True)
-    second = u.where(u < top, -torch.inf).amax(dims, keepdim=True)
+def cut_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tensor:
+    """The cut at the marginal ``share * exp(log_top)``, as log-odds.
+
+    It lies below the highest log-odds even where rounding would move it there: the best set is never empty.
+
+    Args:
+        share: the best ratio of :func:`maximise_ratio`.
+        log_top: the logarithm of the unit of ``share``, the highest marginal.
+        top, second: the two highest log-odds.
+    """
+    log_share = share.log() + log_top  # of F / (1 + beta^2)
+    cut = log_share - torch.log1p(-log_share.exp())
     return cut.where(cut < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
 
 

@@ -164,8 +164,10 @@ def choose(mapping: str = "auto", loss: str = "auto", rule: str | None = "auto",
     fitting = [name for name, one in RULES.items() if mapping in ("auto", *one.mappings)]
     if rule == "auto":
         rule = "fixed" if r is not None and "fixed" in fitting else fitting[0]
+    if rule not in fitting and mapping == "auto":
+        raise ValueError(f"MultiLabelHead: rule must be 'auto' or one of {_listed(RULES)}, got {rule!r}")
     if rule not in fitting:
-        raise ValueError(_unknown_rule(rule) if mapping == "auto" else _misfit(rule, mapping, fitting))
+        raise ValueError(_misfit(rule, mapping, fitting))
     chosen = RULES[rule]
     return chosen(chosen.mappings[0] if mapping == "auto" else mapping, loss, r)
 
@@ -207,10 +209,6 @@ def _check_mapping(mapping: str) -> None:
             f"MultiLabelHead: mapping={mapping!r} does not preserve the order of logits, which the losses rely on;"
             f" use 'auto' or one of {', '.join(usable)}"
         )
-
-
-def _unknown_rule(rule: str | None) -> str:
-    return f"MultiLabelHead: rule must be 'auto' or one of {_listed(RULES)}, got {rule!r}"
 
 
 def _misfit(rule: str | None, mapping: str, fitting: list[str | None]) -> str:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.multilabel.decoding import Average, check_average, check_beta, expected_f1_cut, maximise_ratio
+from rsoftmax.multilabel.decoding import Average, check_average, check_beta, cut_at, expected_f1_cut, maximise_ratio
 
 
 class _Rows(NamedTuple):
@@ -68,7 +68,7 @@ def decode_csr(
     above = margin > 0 if threshold is None else margin >= 0
     if not min_labels and max_labels is None:
         return above
-    k = torch.zeros(entries.rows, dtype=torch.int64).index_add_(0, entries.row, above.long())
+    k = entries.row[above].bincount(minlength=entries.rows)
     return _ranks(entries, margin) < k.clamp(min_labels, max_labels)[entries.row]
 
 
@@ -113,11 +113,9 @@ def _label_cuts(entries: _Rows, beta: float, tail: Tensor) -> Tensor:
 
     expected = beta**2 * (log_top.exp() * total(pi) + tail)
     share = maximise_ratio(pi, torch.ones_like(pi), expected, total, lambda share: share[label])
-    log_share = share.log() + log_top
-    cut = log_share - torch.log1p(-log_share.exp())
     top = _top(u, label, labels)
     second = _top(u.where(u < top[label], -torch.inf), label, labels)
-    return cut.where(cut < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
+    return cut_at(share, log_top, top, second)
 
 
 def _best_counts(entries: _Rows, beta: float, tail: float | Tensor, min_labels: int, max_labels: int | None) -> Tensor:
@@ -128,8 +126,7 @@ def _best_counts(entries: _Rows, beta: float, tail: float | Tensor, min_labels: 
     pi, row, k = u[order].sigmoid(), row[order], _ranks(entries, u)[order] + 1
     sums = torch.zeros(rows, dtype=u.dtype).index_add_(0, row, pi)
     before = torch.cat([pi.new_zeros(1), pi.cumsum(0)])
-    first = torch.cat([k.new_zeros(1), k.new_zeros(rows).index_add_(0, row, torch.ones_like(row)).cumsum(0)])[:-1]
-    inside = before[1:] - before[first][row]
+    inside = before[1:] - before[_starts(entries)][row]
     score = (1 + beta**2) * inside / (k + beta**2 * (sums + left_out)[row])
     allowed = (k >= min_labels) & (k <= (entries.labels if max_labels is None else max_labels))
     score = score.where(allowed, -1)
@@ -162,8 +159,12 @@ def _by_row(row: Tensor, values: Tensor) -> Tensor:
 def _ranks(entries: _Rows, values: Tensor) -> Tensor:
     """The rank of each entry within its row, from 0 on, the highest value first."""
     order = _by_row(entries.row, values)
-    sizes = torch.zeros(entries.rows, dtype=torch.int64).index_add_(0, entries.row, torch.ones_like(entries.row))
-    first = sizes.cumsum(0) - sizes
     ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order)) - first[entries.row[order]]
+    ranks[order] = torch.arange(len(order)) - _starts(entries)[entries.row[order]]
     return ranks
+
+
+def _starts(entries: _Rows) -> Tensor:
+    """Where each row begins, [rows]."""
+    sizes = entries.row.bincount(minlength=entries.rows)
+    return sizes.cumsum(0) - sizes

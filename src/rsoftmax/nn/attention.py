@@ -28,24 +28,12 @@ __all__ = [
     "sparse_sdpa",
 ]
 
-Activation = str | Callable[[Tensor], Tensor]
-
 
 class MultiheadAttention(nn.MultiheadAttention):
     r""":class:`torch.nn.MultiheadAttention` with a mapping in place of softmax.
 
     Args:
-        embed_dim: the width of the model.
-        num_heads: the number of heads.
-        dropout: the probability of dropping a weight in training.
-        bias: whether the projections have a bias.
-        add_bias_kv: append a learnable key and value.
-        add_zero_attn: append a key and a value of zeros.
-        kdim: the width of keys; default: ``embed_dim``.
-        vdim: the width of values; default: ``embed_dim``.
-        batch_first: whether tensors are [batch, length, width] instead of [length, batch, width].
-        device: of the parameters.
-        dtype: of the parameters.
+        embed_dim, ..., dtype: as in :class:`torch.nn.MultiheadAttention`.
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.
         learnable: train the parameter of the mapping.
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=1.0``; a number, or a tensor with
@@ -143,7 +131,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         row = self.mapping.mapping
         given: dict[str, Any] = {"mapping": row.name}
         if isinstance(self.mapping, ParametricModule):
-            given |= self.mapping.mapping.bind_options(row.name, self.mapping.options)
+            given |= row.bind_options(row.name, self.mapping.options)
             assert row.parameter is not None
             given[row.parameter.name] = self.mapping.value
         return given
@@ -154,7 +142,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.in_proj_weight is not None and query is key is value:
             found = [*F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)]
         else:
-            weights = self.in_proj_weight.chunk(3) if self.in_proj_weight is not None else self._separate_weights()
+            separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
             found = [F.linear(*given) for given in zip((query, key, value), weights, biases, strict=True)]
         if self.bias_k is not None and self.bias_v is not None:
             for i, appended in ((1, self.bias_k), (2, self.bias_v)):
@@ -162,9 +151,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         if self.add_zero_attn:
             found[1:] = [F.pad(x, (0, 0, 0, 1)) for x in found[1:]]
         return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in found]
-
-    def _separate_weights(self) -> list[Tensor]:
-        return [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
 
     @property
     def _appended(self) -> int:
@@ -235,24 +221,38 @@ def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[st
     return kind(value, learnable=learnable, **options)
 
 
-class TransformerEncoderLayer(nn.TransformerEncoderLayer):
+class _TransformerLayer(nn.Module):
+    """What both layers add to those of torch, whose arguments are the same."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        mapping: str = "r_softmax",
+        learnable: bool = False,
+        **parameter: Value,
+    ) -> None:
+        sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
+        super().__init__(d_model, nhead, *sizes)
+        replace_attention(self, mapping, learnable=learnable, **parameter)
+
+
+class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
     """:class:`torch.nn.TransformerEncoderLayer` with a mapping in place of softmax.
 
     Args:
-        d_model: the width of the model.
-        nhead: the number of heads.
-        dim_feedforward: the width of the feed-forward layer.
-        dropout: the probability of dropout.
-        activation: of the feed-forward layer: "relu", "gelu" or a function.
-        layer_norm_eps: of the layer norms.
-        batch_first: whether tensors are [batch, length, width] instead of [length, batch, width].
-        norm_first: normalise before attention and feed-forward layer, not after.
-        bias: whether linear layers and norms have a bias.
-        device: of the parameters.
-        dtype: of the parameters.
-        mapping: as in :class:`MultiheadAttention`.
-        learnable: as in :class:`MultiheadAttention`.
-        parameter: as in :class:`MultiheadAttention`.
+        d_model, ..., dtype: as in :class:`torch.nn.TransformerEncoderLayer`.
+        mapping, learnable, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerEncoderLayer(16, 4, batch_first=True, mapping="k_softmax", k=3).eval()
@@ -260,47 +260,13 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         torch.Size([2, 5, 16])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        mapping: str = "r_softmax",
-        learnable: bool = False,
-        **parameter: Value,
-    ) -> None:
-        sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
-        super().__init__(d_model, nhead, *sizes)
-        replace_attention(self, mapping, learnable=learnable, **parameter)
 
-
-class TransformerDecoderLayer(nn.TransformerDecoderLayer):
+class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
     """:class:`torch.nn.TransformerDecoderLayer` with a mapping in place of softmax, in self- and cross-attention.
 
     Args:
-        d_model: the width of the model.
-        nhead: the number of heads.
-        dim_feedforward: the width of the feed-forward layer.
-        dropout: the probability of dropout.
-        activation: of the feed-forward layer: "relu", "gelu" or a function.
-        layer_norm_eps: of the layer norms.
-        batch_first: whether tensors are [batch, length, width] instead of [length, batch, width].
-        norm_first: normalise before attention and feed-forward layer, not after.
-        bias: whether linear layers and norms have a bias.
-        device: of the parameters.
-        dtype: of the parameters.
-        mapping: as in :class:`MultiheadAttention`.
-        learnable: as in :class:`MultiheadAttention`.
-        parameter: as in :class:`MultiheadAttention`.
+        d_model, ..., dtype: as in :class:`torch.nn.TransformerDecoderLayer`.
+        mapping, learnable, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, 4, batch_first=True, mapping="r_softmax", r=0.5)
@@ -308,37 +274,13 @@ class TransformerDecoderLayer(nn.TransformerDecoderLayer):
         torch.Size([2, 5, 16])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        mapping: str = "r_softmax",
-        learnable: bool = False,
-        **parameter: Value,
-    ) -> None:
-        sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
-        super().__init__(d_model, nhead, *sizes)
-        replace_attention(self, mapping, learnable=learnable, **parameter)
-
 
 def replace_attention(module: nn.Module, mapping: str, *, learnable: bool = False, **parameter: Value) -> nn.Module:
     """Replace every :class:`torch.nn.MultiheadAttention` inside a module, in place; weights are shared, not copied.
 
     Args:
         module: any module that contains ``nn.MultiheadAttention``, or one itself.
-        mapping: as in :class:`MultiheadAttention`.
-        learnable: as in :class:`MultiheadAttention`; each layer gets its own parameter.
-        parameter: as in :class:`MultiheadAttention`.
+        mapping, learnable, parameter: as in :class:`MultiheadAttention`; each layer gets its own parameter.
 
     Returns:
         The module, or the new attention module if it is one itself.

@@ -388,7 +388,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         folds = len(parts) > 1 and parts[0][1] is not parts[1][1]
         held_out = [part[1] or rows for part in (parts if folds else parts[:1])]
         pairs = zip(held_out, self.estimators_, strict=False)
-        scores = _stack([self._scores(part, [net] if folds else self.estimators_) for part, net in pairs])
+        batches = (self._batches(part, [net] if folds else self.estimators_) for part, net in pairs)
+        scores = _stack([batch for part in batches for batch in part])
         y = torch.cat([part.labels() for part in held_out])
         weights = [part.weight for part in held_out if part.weight is not None]
         head = self._decoding_head.calibrate(
@@ -421,9 +422,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rows, head = Rows(self._preprocess(self._check_features(X, first=False))), self._decoding_head
         with torch.no_grad():
             return [head.decode(scores) for scores in self._batches(rows, self.estimators_)]
-
-    def _scores(self, rows: Rows, nets: Sequence[Net]) -> Scores:
-        return _stack(self._batches(rows, nets))
 
     def _batches(self, rows: Rows, nets: Sequence[Net]) -> list[Scores]:
         """The mean scores of some networks, batch by batch."""

@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from rsoftmax.multilabel import Average, Decoder, Evaluation, PlattScaling, evaluate, expected_f1, expected_f1_cut
+from rsoftmax.multilabel import Average, Decoder, PlattScaling, evaluate, expected_f1, expected_f1_cut
 from rsoftmax.multilabel.decoding import DEFAULTS
 from rsoftmax.sklearn.targets import Matrix, Targets, label_score, stratified_folds
 
@@ -88,6 +88,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _targets: Targets
+    _constant: Array
     estimator: Any
     cv: Any
     n_jobs: int | None
@@ -190,7 +191,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for i, (name, estimator) in enumerate(self._named_estimators())
             for train, test in ([(rows, rows)] if isinstance(estimator, FrozenEstimator) else splits)
         ]
-        done = self._parallel(
+        done = joblib.Parallel(self.n_jobs, return_as="generator")(
             joblib.delayed(_fit_and_score)(estimator, X, Y, params, train, test)
             for _, estimator, params, train, test in tasks
         )
@@ -208,9 +209,6 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             folds if isinstance(one, FrozenEstimator) else [FoldModel(one).fit(X, Y, routed[name].fit)]
             for folds, (name, one) in zip(models, self._named_estimators(), strict=True)
         ]
-
-    def _parallel(self, calls: Iterable[Any]) -> Any:
-        return joblib.Parallel(self.n_jobs, return_as="generator")(calls)
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
         """The train and test rows of each fit; of a fraction, one split."""
@@ -243,6 +241,17 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     f"{', ...' if rare.sum() > 5 else ''}; held-out rows cannot tell how well they are predicted",
                     stacklevel=5,
                 )
+
+    def _fill(self, odds: Array) -> Array:
+        """Set the log-odds of labels that never or always occurred in training to -inf or inf."""
+        constant = ~np.isnan(self._constant)
+        odds[:, constant] = self._constant[constant]
+        return odds
+
+    def _check_odds(self, odds: Array) -> Array:
+        if np.isnan(odds).any():
+            raise ValueError(f"{self._owner}: an estimator returned NaN for {np.isnan(odds).any(1).sum()} rows")
+        return odds
 
     def _copy_attributes(self, models: list[list[FoldModel]]) -> None:
         for name in ("n_features_in_", "feature_names_in_"):
@@ -384,10 +393,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         check_is_fitted(self, "decoder_")
         members = zip(self.models_, self._limits, strict=True)
         scores = [_mean([model.log_odds(X).clip(*limits) for model in models]) for models, limits in members]
-        odds = self.decoder_.calibration(self._average(scores)).numpy()
-        constant = ~np.isnan(self._constant)
-        odds[:, constant] = self._constant[constant]
-        return check_odds(odds, self._owner)
+        return self._check_odds(self._fill(self.decoder_.calibration(self._average(scores)).numpy()))
 
     def _decide(self, odds: Array) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = self.decoder_.decide(torch.from_numpy(odds)).labels.numpy()
@@ -419,7 +425,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         odds, known = odds[scored].nan_to_num(nan=-30.0), known[scored]
         found = self.decoder_.decide(odds).labels
         self.expected_score_ = expected_f1(odds.sigmoid(), found, self.average, beta=self.beta)
-        self.evaluation_ = None if known.isnan().all() else _evaluate(odds, found, known, self.classes_)
+        names = list(map(str, self.classes_.tolist()))
+        self.evaluation_ = None if known.isnan().all() else evaluate(odds.sigmoid(), found, known, names)
 
     def _cut(self, odds: Tensor) -> Array:
         known = ~odds.isnan()
@@ -447,10 +454,6 @@ def constant_labels(Y: NDArray[Any]) -> Array:
     return np.where((Y != 0).all(0), np.inf, np.where((Y == 1).any(0), np.nan, -np.inf))
 
 
-def _evaluate(odds: Tensor, found: Tensor, known: Tensor, classes: NDArray[Any]) -> Evaluation:
-    return evaluate(odds.sigmoid(), found, known, list(map(str, classes.tolist())))
-
-
 def _fit_and_score(
     estimator: Any,
     X: Matrix,
@@ -475,13 +478,6 @@ def _limits(odds: Array) -> tuple[float, float]:
     finite = odds[np.isfinite(odds)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     return float(low - np.log(2)), float(high + np.log(2))
-
-
-def check_odds(odds: Array, owner: str) -> Array:
-    """Return the log-odds; raise ValueError if they hold NaN."""
-    if np.isnan(odds).any():
-        raise ValueError(f"{owner}: an estimator returned NaN for {np.isnan(odds).any(1).sum()} rows")
-    return np.asarray(odds)
 
 
 def weight_name(estimator: Any) -> str | None:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from rsoftmax.multilabel.risk_control import By, precision_threshold, recall_threshold
-from rsoftmax.sklearn.expected_f1 import Array, LabelMetaClassifier, Split, check_odds, constant_labels
+from rsoftmax.sklearn.expected_f1 import Array, LabelMetaClassifier, Split, constant_labels
 from rsoftmax.sklearn.targets import Matrix
 
 
@@ -150,13 +150,7 @@ class RiskControlledClassifier(LabelMetaClassifier):
 
     def _odds(self, X: Matrix) -> Array:
         check_is_fitted(self, "thresholds_")
-        return check_odds(self._fill(self.models_[0][0].log_odds(X)), self._owner)
-
-    def _fill(self, odds: Array) -> Array:
-        """Scores of labels that did not vary among the training rows: infinite."""
-        constant = ~np.isnan(self._constant)
-        odds[:, constant] = self._constant[constant]
-        return odds
+        return self._check_odds(self._fill(self.models_[0][0].log_odds(X)))
 
     def _decide(self, odds: Array) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = odds >= self.thresholds_

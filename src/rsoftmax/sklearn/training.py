@@ -282,7 +282,7 @@ def train(
     """
     for i, (net, rows) in enumerate(zip(nets, parts, strict=True)):
         net.order = torch.Generator("cpu").manual_seed(seed + i)
-        net.train_split = _predefined_split(rows) if rows[1] is not None else None
+        net.train_split = None if rows[1] is None else lambda *_, rows=rows, **__: rows
         net.notify("on_train_begin", X=rows[0], y=None)
     with tqdm(total=epochs, unit="epoch", disable=not progress) as bar:
         stopped = _run_epochs(nets, parts, epochs, stopping, bar)
@@ -303,7 +303,7 @@ def _run_epochs(
             try:
                 net.fit_loop(rows[0], epochs=1)
             except KeyboardInterrupt:  # skorch's callbacks raise it to stop; one from the user is raised again
-                if not any(isinstance(callback, EarlyStopping) and _stops(callback) for _, callback in net.callbacks_):
+                if not any(_has_stopped(callback) for _, callback in net.callbacks_):
                     raise
                 return True
         losses = {name: _mean_loss(nets, name) for name in ("train_loss", "valid_loss")}
@@ -314,12 +314,8 @@ def _run_epochs(
     return False
 
 
-def _stops(callback: EarlyStopping) -> bool:
-    return bool(callback.misses_ >= callback.patience)
-
-
-def _predefined_split(rows: tuple[Rows, Rows | None]) -> Any:
-    return lambda *_, **__: rows
+def _has_stopped(callback: Any) -> bool:
+    return isinstance(callback, EarlyStopping) and bool(callback.misses_ >= callback.patience)
 
 
 def _mean_loss(nets: Sequence[Net], name: str) -> float | None:
