@@ -9,7 +9,7 @@ from encoders import LABELS, NAMES, TEXTS
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments.text import data
+from rsoftmax_lab.experiments import goemotions as data
 from rsoftmax_lab.experiments.text.answers import RULES, best_cut, scored
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -10,6 +10,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "synthetic": Experiment("synthetic", commands=("synthetic",)),
     "tabular": Experiment("tabular", commands=("tabular",)),
     "users": Experiment("users", commands=("users",)),
+    "guarantees": Experiment("guarantees", commands=("guarantees",)),
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue", "rates")),
     "text": Experiment("text", commands=("text",)),

@@ -22,9 +22,9 @@ def text(
     """Multi-label text classification: GoEmotions, with a frozen and a fine-tuned encoder, and with TF-IDF."""
     from functools import partial
 
+    from rsoftmax_lab.experiments.goemotions import read
     from rsoftmax_lab.experiments.names import source_name
     from rsoftmax_lab.experiments.text import grid
-    from rsoftmax_lab.experiments.text.data import read
     from rsoftmax_lab.experiments.text.run import run
 
     try:

@@ -14,8 +14,8 @@ from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.sklearn.ensemble import fit_features
 from rsoftmax.sklearn.expected_f1 import logit
+from rsoftmax_lab.experiments.goemotions import Part, Texts, read
 from rsoftmax_lab.experiments.text.answers import scored
-from rsoftmax_lab.experiments.text.data import Part, Texts, read
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.running.runs import Row, differences, key
 

@@ -10,8 +10,14 @@ from sklearn.multioutput import ClassifierChain
 
 from rsoftmax.sklearn import SparseLabelClassifier
 
-HALF, TUNED, EXPECTED_F1 = "half", "tuned", "expected_f1"
-RULES = {HALF: "at .5", TUNED: "cut tuned", EXPECTED_F1: "expected F1"}
+HALF, TUNED, EXPECTED_F1, ONE_FIT, TUNED_CV = "half", "tuned", "expected_f1", "one_fit", "tuned_cv"
+RULES = {
+    HALF: "at .5",
+    TUNED: "threshold tuned",
+    EXPECTED_F1: "expected F1",
+    ONE_FIT: "expected F1 from one fit",
+    TUNED_CV: "TunedThresholdClassifierCV",
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Method:
 
     title: str
     make: Callable[[int], Any]
-    rules: tuple[str, ...] = tuple(RULES)
+    rules: tuple[str, ...] = (HALF, TUNED, EXPECTED_F1, ONE_FIT)
 
 
 def _network(seed: int, **settings: Any) -> SparseLabelClassifier:
@@ -54,6 +60,8 @@ METHODS: dict[str, Method] = {
     "chain": Method("classifier chain", lambda seed: ClassifierChain(_logistic())),
     "extra_trees": Method("extra trees", lambda seed: ExtraTreesClassifier(random_state=seed)),
     "forest": Method("random forest", _forest),
+    "logistic_tuned": Method("logistic regression", lambda seed: _logistic(), (TUNED_CV,)),
+    "forest_tuned": Method("random forest", _forest, (TUNED_CV,)),
     "net_forest": Method("network + forest", lambda seed: [_network(seed), _forest(seed)], (EXPECTED_F1,)),
 }
 

@@ -10,8 +10,13 @@ from sklearn.utils import Tags, get_tags
 
 from rsoftmax_lab.contest.data import Matrix
 
-KEPT = 10  # cached fits: two estimators of five folds
+KEPT = 10  # cached fits: two estimators of five folds; forests with many labels take gigabytes
 _FITS: OrderedDict[str, Any] = OrderedDict()
+
+
+def forget() -> None:
+    """Empty the cache."""
+    _FITS.clear()
 
 
 class Once(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import expit
+from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.utils import check_random_state
 
 from rsoftmax.multilabel import AVERAGES, calibration_curve
@@ -19,11 +20,12 @@ from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run
-from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, TUNED
-from rsoftmax_lab.experiments.users.once import Once
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, ONE_FIT, TUNED, TUNED_CV
+from rsoftmax_lab.experiments.users.once import Once, forget
 from rsoftmax_lab.running.runs import Row
 
 FOLDS = 5
+SHARE = 1 / FOLDS  # held out from a single fit: the same rows as the first of five folds
 
 Found = dict[str, Labels]  # for each F1, the labels predicted to maximize it
 
@@ -33,12 +35,17 @@ def run(folder: Path, run: Run) -> Row:
     train, test = load(folder, run.dataset, run.rows)
     estimator, rules = METHODS[run.method].make(run.seed), METHODS[run.method].rules
     found: dict[str, dict[str, float]] = {}
+    forget()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # labels too rare for the folds; fits without convergence
         if HALF in rules:
             found |= _cut(estimator, run.seed, train, test)
         if EXPECTED_F1 in rules:
             found[EXPECTED_F1] = _expected_f1(estimator, run.seed, train, test)
+        if ONE_FIT in rules:
+            found[ONE_FIT] = _expected_f1(estimator, run.seed, train, test, cv=SHARE)
+        if TUNED_CV in rules:
+            found[TUNED_CV] = _tuned_cv(estimator, train, test)
     return {"rules": {rule: {"test": found[rule]} for rule in rules}}
 
 
@@ -63,7 +70,16 @@ def _fitted(estimator: Any, train: Rows, validation: Rows) -> Callable[[Any], Ma
     return lambda X: np.nan_to_num(expit(model.log_odds(X)))
 
 
-def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, float]:
+def _tuned_cv(estimator: Any, train: Rows, test: Rows) -> dict[str, float]:
+    """scikit-learn's own tuning of thresholds for F1, label by label: five fits and one more for each."""
+    tuned = TunedThresholdClassifierCV(estimator, scoring="f1")
+    model = FoldModel(tuned).fit(train.X, train.Y.astype(np.int64))
+    labels = np.zeros(test.Y.shape, dtype=bool)
+    labels[:, model.varying_] = np.stack([one.predict(test.X) for one in model.models_], axis=1)
+    return _scored(dict.fromkeys(AVERAGES, labels), np.nan_to_num(expit(model.log_odds(test.X))), test.Y)
+
+
+def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows, **settings: Any) -> dict[str, float]:
     """Networks decide themselves; other models, and ensembles, through :class:`ExpectedF1Classifier`."""
     found: Found = {}
     for average in AVERAGES:
@@ -72,7 +88,7 @@ def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str
         else:
             several = isinstance(estimator, list)
             once = [Once(one) for one in estimator] if several else Once(estimator)
-            model = ExpectedF1Classifier(once, average=average, random_state=seed)
+            model = ExpectedF1Classifier(once, average=average, random_state=seed, **settings)
         found[average] = model.fit(train.X, train.Y).predict(test.X).astype(bool)
     return _scored(found, model.predict_proba(test.X).astype(np.float64), test.Y)  # the same for all averages
 

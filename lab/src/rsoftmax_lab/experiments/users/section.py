@@ -8,7 +8,7 @@ from rsoftmax_lab.contest.results import Contest
 from rsoftmax_lab.contest.scores import AVERAGES
 from rsoftmax_lab.experiments.users import figure
 from rsoftmax_lab.experiments.users.grid import Run
-from rsoftmax_lab.experiments.users.methods import EXPECTED_F1
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, TUNED, TUNED_CV
 from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean_ranks import Ranks
@@ -43,7 +43,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
 
 def _table(contest: Contest, measure: str) -> Table:
     """A table with contestants as rows and data sets as columns; rules with the same marginals share a row."""
-    named = {title(one): one for one in EVERYBODY if measure in AVERAGES or one.rule != "tuned"}
+    named = {title(one): one for one in EVERYBODY if measure in AVERAGES or one.rule not in (TUNED, TUNED_CV)}
     means = {
         name: [contest.mean(one, [point], "test", measure) for point in contest.points()] for name, one in named.items()
     }

@@ -1,0 +1,31 @@
+"""``rsoftmax reproduce guarantees``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Sweep
+
+
+def guarantees(
+    data: Annotated[Path, typer.Option(help="A folder with one folder per data set, in Mulan's ARFF format.")],
+    texts: Annotated[Path | None, typer.Option(help="The folder of GoEmotions, as another data set.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A data set of --data; repeatable. Default: all.")] = None,
+    resplits: Annotated[int, typer.Option(min=1, help="The number of random resplits.")] = 100,
+    *,
+    sweep: Sweep,
+) -> None:
+    """Label sets with a guaranteed recall or precision, over random resplits, next to MAPIE's."""
+    from functools import partial
+
+    from rsoftmax_lab.experiments import mulan
+    from rsoftmax_lab.experiments.guarantees.grid import TEXTS, grid
+    from rsoftmax_lab.experiments.guarantees.run import run
+
+    try:
+        names = [*mulan.names(data, only), *([TEXTS] if texts is not None else [])]
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
+    runs = grid(names, 5 if sweep.quick else resplits)
+    sweep.do("guarantees", runs, partial(run, data.resolve(), None if texts is None else texts.resolve()))
