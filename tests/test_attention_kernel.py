@@ -91,8 +91,16 @@ def masks(size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     generator = torch.Generator().manual_seed(2)
     keep = torch.rand(batch, heads * shared, queries, keys, generator=generator) < 0.7
     bias = torch.randn(heads * shared, queries, keys, generator=generator)
+    query, key = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)  # the last query sees all keys
+    part = torch.arange(1, batch + 1)[:, None, None, None]  # another mask for each batch element
     return {
         "none": {},
+        "left padding": {"attn_mask": (key <= query) & (key >= 3 * part)},
+        "right padding": {"attn_mask": (key <= query) & (key < keys - 3 * part)},
+        "window": {"attn_mask": (key <= query) & (key > query - 8 * part)},
+        "packed": {"attn_mask": (key <= query) & (key // (9 * part) == query // (9 * part))},
+        "packed for all": {"attn_mask": (key // 20 == query // 20), "is_causal": True},
+        "holes": {"attn_mask": ((key <= query) & (key % 5 > 0))[None, None]},
         "causal": {"is_causal": True},
         "attn_mask": {"attn_mask": keep},
         "mask for all keys": {"attn_mask": keep[..., :1]},
@@ -201,19 +209,18 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: str) -> N
 @every_mapping
 def test_the_number_of_threads_changes_no_bit(mapping: str) -> None:
     every: list[dict[str, Any]] = [{}, {"is_causal": True}, {"dropout_p": 0.3}]
-    options = every[NATIVE.index(mapping) % 3]
+    options = every[NATIVE.index(mapping) % 3] | EXAMPLES.get(mapping, {})
     leaves = qkv((3, 2, 2, 260, 70, 16, 16))
     bias = torch.randn(1, 4, 260, 70, requires_grad=True)
-    found = []
-    for count in (1, 2, 4, 4):
-        with threads(count):
-            found.append(
-                results(
-                    [*leaves, bias], *leaves, mapping=mapping, attn_mask=bias, **options, **EXAMPLES.get(mapping, {})
-                )
-            )
-    for others in found[1:]:
-        assert all(torch.equal(mine, first) for mine, first in zip(others, found[0], strict=True))
+    window = (torch.arange(70) - torch.arange(260)[:, None] % 70).abs() < torch.tensor([9, 20, 70])[:, None, None, None]
+    for mask in (bias, window):
+        wanted = [*leaves, bias] if mask is bias else leaves
+        found = []
+        for count in (1, 2, 4, 4):
+            with threads(count):
+                found.append(results(wanted, *leaves, mapping=mapping, attn_mask=mask, **options))
+        for others in found[1:]:
+            assert all(torch.equal(mine, first) for mine, first in zip(others, found[0], strict=True))
 
 
 def test_softmax_is_torch_attention() -> None:

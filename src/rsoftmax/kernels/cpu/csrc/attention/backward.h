@@ -72,9 +72,11 @@ struct Backward {
     float *p, *c, *term;                                              // for each weight: see Coefficients
     float *dropped_p, *dp, *ds;
     Lists lists;
+    SeenKeys seen;
 
     Backward(const AttentionCall& call, Memory& memory)
-        : call(call), q_room(widened(call.width)), v_room(widened(call.value_width)), s_room(score_room(call)) {
+        : call(call), q_room(widened(call.width)), v_room(widened(call.value_width)), s_room(score_room(call)),
+          seen{call, memory.take<Seen>(SeenKeys::room(call))} {
         long keys = widened(call.length), weights = block_rows * s_room;
         k_panels = memory.take<float>(keys * q_room);
         v_panels = memory.take<float>(keys * v_room);
@@ -108,7 +110,7 @@ struct Backward {
         v = rows_of(call.v, call.v_strides, head, call.value_width, v_copy);
         std::fill(dk, dk + call.length * q_room, 0.f);
         std::fill(dv, dv + call.length * v_room, 0.f);
-        for (long first = 0; first < head.rows(); first += block_rows) map_block(Block(head, first), keys);
+        for (long first = 0; first < head.rows(); first += block_rows) map_block(Block(head, first, seen), keys);
         long first_key = (batch * call.heads + number) * call.length;
         write(dk, q_room, call.dk, first_key, call.length, call.width, 1);
         write(dv, v_room, call.dv, first_key, call.length, call.value_width, 1);

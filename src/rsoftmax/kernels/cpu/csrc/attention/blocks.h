@@ -67,7 +67,7 @@ private:
 };
 
 // Applies bias and mask to the scores of a query's keys: those removed become -inf, and so does the rest of the last vector.
-inline void complete(const AttentionCall& call, const Query& query, Range keys, float* x) {
+inline void complete(const AttentionCall& call, const Query& query, Seen keys, float* x) {
     long n = keys.size();
     if (call.bias) {
         long step = call.bias_strides[4], i = 0;
@@ -78,17 +78,13 @@ inline void complete(const AttentionCall& call, const Query& query, Range keys, 
         }
         for (; i < n; i++) x[i] = bias[i * step] == -inf<float> ? -inf<float> : x[i] + bias[i * step];
     }
-    if (call.mask && call.mask_strides[4]) {                          // else all keys are kept: see Query::keys
+    if (!keys.all) {
         long step = call.mask_strides[4], i = 0;
         const uint8_t* mask = call.mask + query.offset(call.mask_strides) + keys.first * step;
         using Bytes = vec<uint8_t, lanes<float>>;
-        if (step == 1) {
-            const void* removed = std::memchr(mask, 0, n);            // often nothing is
-            i = removed ? ((const uint8_t*)removed - mask) / lanes<float> * lanes<float> : n;
-            for (; i + lanes<float> <= n; i += lanes<float>) {
-                Bytes::type kept = *(const Bytes::unaligned*)(mask + i);
-                store(x + i, widen<uint8_t, float>(kept) != 0 ? load(x + i) : splat(-inf<float>));
-            }
+        if (step == 1) for (; i + lanes<float> <= n; i += lanes<float>) {
+            Bytes::type kept = *(const Bytes::unaligned*)(mask + i);
+            store(x + i, widen<uint8_t, float>(kept) != 0 ? load(x + i) : splat(-inf<float>));
         }
         for (; i < n; i++) if (!mask[i * step]) x[i] = -inf<float>;
     }
@@ -99,15 +95,16 @@ inline void complete(const AttentionCall& call, const Query& query, Range keys, 
 struct Block {
     const Head& head;
     long first, rows;
-    Range keys[block_rows];                                           // that each query sees
+    Seen keys[block_rows];                                            // that each query sees
     Range all{0, 0};                                                  // and all of them together
     long most = 0;                                                    // keys of a query
 
-    Block(const Head& head, long first) : head(head), first(first), rows(std::min(block_rows, head.rows() - first)) {
+    Block(const Head& head, long first, SeenKeys& seen)
+        : head(head), first(first), rows(std::min(block_rows, head.rows() - first)) {
         for (long i = 0; i < rows; i++) {
-            keys[i] = query(i).keys(head.call);
+            keys[i] = seen(query(i));
             if (keys[i].size() == 0) continue;
-            all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)} : keys[i];
+            all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)} : Range(keys[i]);
             most = std::max(most, keys[i].size());
         }
     }

@@ -18,8 +18,6 @@ struct AttentionCall {
     Strides bias_strides;
     const uint8_t* mask;                                              // 0 = removed
     Strides mask_strides;
-    const int32_t *key_start, *key_end;                               // a query sees the keys start <= j < end
-    Strides key_start_strides, key_end_strides;
     double number;                                                    // the parameter, if it is one number ...
     const double* values;                                             // ... or one for each row
     Strides values_strides;

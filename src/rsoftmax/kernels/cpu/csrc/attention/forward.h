@@ -18,10 +18,11 @@ struct Forward {
     long checked = -1;                                                // the head whose values were checked ...
     bool is_finite = false;                                           // ... and whether they are finite
     QuantileHint hint;
+    SeenKeys seen;
 
     Forward(const AttentionCall& call, Memory& memory)
         : call(call), q_room(padded<float>(call.width)), v_room(widened(call.value_width)), s_room(score_room(call)),
-          one_block(call.groups * call.rows <= block_rows) {
+          one_block(call.groups * call.rows <= block_rows), seen{call, memory.take<Seen>(SeenKeys::room(call))} {
         long rows = std::min<long>(block_rows, call.groups * call.rows);
         panels = memory.take<float>((one_block ? wide : widened(call.length)) * q_room);
         values = memory.take<float>(one_block || in_place(call, call.value_width) ? 0 : call.length * v_room);
@@ -45,7 +46,7 @@ struct Forward {
         else if (!one_block) v = {values, v_room};
         if (!one_block && prepared != head_number) keys.make();
         prepared = head_number;
-        for (long first = from; first < to; first += block_rows) map_block(Block(head, first), head_number, keys, v);
+        for (long first = from; first < to; first += block_rows) map_block(Block(head, first, seen), head_number, keys, v);
     }
 
 private:

@@ -27,6 +27,9 @@ struct Range {
     long size() const { return last - first; }
 };
 
+// The keys from the first to the last that a query sees, and whether it sees all of them.
+struct Seen : Range { bool all; };
+
 // One query of a head.
 struct Query {
     long batch, head, group, row;
@@ -36,7 +39,6 @@ struct Query {
     Parameter parameter(const AttentionCall& c) const {
         return {c.values ? c.values[offset(c.values_strides)] : c.number, c.edge, c.op == k_softmax};
     }
-    Range keys(const AttentionCall& c) const;                         // from the first to the last key that it sees
 };
 
 // The position of the first byte in [from, to) that is not zero, or `to`.
@@ -60,20 +62,36 @@ inline long last_kept(const uint8_t* mask, long from, long to) {
     return to;
 }
 
-inline Range Query::keys(const AttentionCall& c) const {
-    long first = 0, last = c.causal ? std::min<long>(row + 1, c.length) : c.length;
-    if (c.key_start) first = std::max<long>(first, c.key_start[offset(c.key_start_strides)]);
-    if (c.key_end) last = std::min<long>(last, c.key_end[offset(c.key_end_strides)]);
-    if (c.mask && first < last) {
-        const uint8_t* kept = c.mask + offset(c.mask_strides);
-        if (c.mask_strides[4] == 0 && !*kept) last = first;
-        if (c.mask_strides[4] == 1) {
-            last = last_kept(kept, first, last);
-            first = first_kept(kept, first, last);
-        }
+// The keys that each query sees.  A mask that all heads share is read once for each of its rows.
+struct SeenKeys {
+    static bool shares_mask(const AttentionCall& c) { return c.mask && !c.mask_strides[1] && !c.mask_strides[2]; }
+    static long room(const AttentionCall& c) { return shares_mask(c) ? c.rows : 0; }
+
+    const AttentionCall& call;
+    Seen* known;                                                      // of each row of a batch element; room for `room`
+    long batch = -1;                                                  // that batch element
+
+    Seen operator()(const Query& query) {
+        if (!shares_mask(call)) return read(query);
+        long own = call.mask_strides[0] ? query.batch : 0;
+        if (batch != own) std::fill(known, known + call.rows, Seen{{-1, -1}, false});
+        batch = own;
+        Seen& seen = known[query.row];
+        return seen.first < 0 ? seen = read(query) : seen;
     }
-    return first < last ? Range{first, last} : Range{0, 0};
-}
+
+private:
+    Seen read(const Query& query) const {
+        long first = 0, last = call.causal ? std::min<long>(query.row + 1, call.length) : call.length;
+        if (!call.mask) return {{first, last}, true};
+        const uint8_t* kept = call.mask + query.offset(call.mask_strides);
+        if (call.mask_strides[4] == 0) return {{first, *kept ? last : first}, true};
+        if (call.mask_strides[4] != 1) return {{first, last}, false};
+        last = last_kept(kept, first, last);
+        first = first_kept(kept, first, last);
+        return {{first, last}, !std::memchr(kept + first, 0, last - first)};
+    }
+};
 
 }  // namespace
 }  // namespace rsoftmax

@@ -41,10 +41,9 @@ template <> struct Entry<AttentionCall> {
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(batch), ITEM(heads), ITEM(groups), ITEM(rows), ITEM(length), ITEM(width),
         ITEM(value_width), ITEM(q), ITEM(k), ITEM(v), ITEM(q_strides), ITEM(k_strides), ITEM(v_strides), ITEM(bias),
-        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(key_start), ITEM(key_start_strides), ITEM(key_end),
-        ITEM(key_end_strides), ITEM(number), ITEM(values), ITEM(values_strides), ITEM(edge), ITEM(scale), ITEM(causal),
-        ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states), ITEM(g), ITEM(g_strides), ITEM(dq), ITEM(dk),
-        ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues), ITEM(threads)};
+        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(number), ITEM(values), ITEM(values_strides), ITEM(edge),
+        ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states), ITEM(g),
+        ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues), ITEM(threads)};
 #undef ITEM
     static const char* problem(const AttentionCall& call) {
         if (!supports_attention(call.op)) return "attention does not support this op";
