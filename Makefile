@@ -61,8 +61,8 @@ sanitize: .venv/installed-dev
 compilers: .venv/installed-dev
 	@for pair in "gcc g++" "clang clang++"; do \
 		set -- $$pair; rm -rf build/$$1; \
-		said=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1) || { echo "$$said"; exit 1; }; \
-		case "$$said" in *warning:*|*error:*|*failed*) echo "$$said"; exit 1;; esac; \
+		output=$$(CC=$$1 CXX=$$2 $(BIN)/python setup.py -q build_ext --build-temp build/$$1 --build-lib build/$$1 2>&1) || { echo "$$output"; exit 1; }; \
+		case "$$output" in *warning:*|*error:*|*failed*) echo "$$output"; exit 1;; esac; \
 		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
 	done
 
@@ -81,7 +81,7 @@ fuzz-models: .venv/installed-dev
 fuzz-files: .venv/installed-dev
 	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$(shell date +%s))
 
-# Writes the generated tables of the documentation anew.
+# Regenerates the tables of the documentation.
 tables: .venv/installed-dev
 	@$(BIN)/python tools/tables.py
 

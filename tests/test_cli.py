@@ -169,10 +169,10 @@ for words in ("--help", "plot --help", "plot calibration --help", "train --help"
     assert done.stdout
 
 
-def test_without_the_laboratory_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_lab_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())  # as if it were not installed
     for name in LAB:
-        message = f"`rsoftmax {name}` is part of the laboratory; run: pip install rsoftmax-lab"
+        message = f"`rsoftmax {name}` is part of rsoftmax-lab; run: pip install rsoftmax-lab"
         assert message in rejection(name, "--quick")
 
 

@@ -206,8 +206,8 @@ def test_a_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"average": "weighted"}, "average must be one of 'micro', 'macro', 'samples', got 'weighted'"),
         ({"calibration": "isotonic"}, r"calibration must be one of \('platt', None\), got 'isotonic'"),
-        ({"cv": 1}, "cv must be a number of folds from 2 on, a fraction .* got cv=1"),
-        ({"cv": 1.5}, "cv must be a number of folds from 2 on, a fraction .* got cv=1.5"),
+        ({"cv": 1}, "cv must be a number of folds of at least 2, a fraction .* got cv=1"),
+        ({"cv": 1.5}, "cv must be a number of folds of at least 2, a fraction .* got cv=1.5"),
         ({"max_labels": 9}, r"max_labels <= 5"),
         ({"estimator": StandardScaler()}, "has neither predict_proba nor decision_function"),
     ],

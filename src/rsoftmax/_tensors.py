@@ -54,7 +54,7 @@ def is_plain(x: Tensor) -> bool:
 
 
 def in_graph() -> bool:
-    """Whether the code is being compiled into a graph that runs as it is: not exported, not transformed."""
+    """Whether the code is being compiled into a graph that runs unchanged: not exported, not transformed."""
     return is_compiling() and not _is_exporting() and _untransformed()
 
 

@@ -280,7 +280,7 @@ POSITIVE = Domain(
 )
 COUNT = Domain(
     ">= 1",
-    "it is the number of entries to keep in each row: 1 keeps the maximum only; a row of at most so many is softmax",
+    "it is the number of entries to keep in each row: 1 keeps the maximum only; rows of at most k entries are softmax",
     lambda k: k >= 1,
     lambda free: 1 + _positive(free),
     lambda k: torch.log(k - 1),

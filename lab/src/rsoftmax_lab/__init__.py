@@ -1,1 +1,1 @@
-"""The laboratory of rsoftmax: the paper's experiments run again, benchmarks, sweeps and the report."""
+"""Experiments and benchmarks of rsoftmax: reproductions of the paper, sweeps and the report."""

@@ -1,7 +1,7 @@
-"""The command line: the library's commands, one file for each group, and the commands of the laboratory.
+"""The command line: the library's commands, one file for each group, and the commands of the lab.
 
-Heavy imports wait until a command runs, so ``rsoftmax --help`` loads neither torch nor the laboratory. The laboratory
-registers its commands through the entry points of the group ``rsoftmax.commands``: functions that take a Typer
+Heavy imports wait until a command runs, so ``rsoftmax --help`` loads neither torch nor the lab. The lab registers
+its commands through the entry points of the group ``rsoftmax.commands``: functions that take a Typer
 application and add commands to it.
 """
 
@@ -43,16 +43,16 @@ def rsoftmax(
 def _add_lab_command(name: str, text: str) -> None:
     @app.command(name, help=f"{text} (rsoftmax-lab).", add_help_option=False, context_settings=TAKES_PARAMETERS)
     def run(context: typer.Context) -> None:
-        _laboratory(name)([name, *context.args], prog_name="rsoftmax")
+        _lab(name)([name, *context.args], prog_name="rsoftmax")
 
 
-def _laboratory(name: str) -> typer.Typer:
-    """An application with the commands of the installed laboratory."""
+def _lab(name: str) -> typer.Typer:
+    """An application with the commands of the installed lab."""
     from importlib.metadata import entry_points
 
     found = entry_points(group="rsoftmax.commands")
     if not found:
-        raise typer.BadParameter(f"`rsoftmax {name}` is part of the laboratory; run: pip install rsoftmax-lab")
+        raise typer.BadParameter(f"`rsoftmax {name}` is part of rsoftmax-lab; run: pip install rsoftmax-lab")
     lab = typer.Typer(rich_markup_mode=None)
     lab.callback()(lambda: None)  # without a callback, Typer drops the name of a single command
     for entry in found:

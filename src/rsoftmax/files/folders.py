@@ -1,6 +1,6 @@
 """Folders of saved models: their kinds, what may be written or removed, and how a version replaces another.
 
-A save writes its files into a hidden folder beside the old ones, and commits them by a single rename. From then on
+A save writes its files into a hidden folder next to the old ones, and commits them by a single rename. From then on
 readers get the new version: from the hidden folder if the save is killed at this point, and otherwise from the files,
 which are then moved to their places under a lock that readers share. Nobody sees files of two versions.
 """
@@ -290,7 +290,7 @@ def _differ(old: Path, new: Path) -> bool:
 
 
 def _is_edited(card: Path) -> bool:
-    """Whether somebody else wrote a model card, or changed it."""
+    """Whether a model card was written or changed by hand."""
     try:
         return not is_unedited(card.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -334,7 +334,7 @@ def _locked(folder: Path, *, exclusive: bool, wait: bool = True) -> Iterator[Non
     """Hold an advisory lock on a folder: alone, or shared with others.
 
     Raises:
-        BlockingIOError: if somebody else holds it and ``wait`` is False.
+        BlockingIOError: if another process holds it and ``wait`` is False.
     """
     if fcntl is None:
         _refuse_unless(wait)
@@ -344,7 +344,7 @@ def _locked(folder: Path, *, exclusive: bool, wait: bool = True) -> Iterator[Non
     try:
         try:
             fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
-        except OSError:  # held by somebody else, or a file system without locks
+        except OSError:  # held by another process, or a file system without locks
             _refuse_unless(wait)
         yield
     finally:

@@ -55,7 +55,7 @@ class Kernel(Protocol):
         options: dict[str, Any],
         keep_state: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The probabilities, and the state for backward if it is wanted and there is one."""
+        """The probabilities, and the state for backward if it is requested and there is one."""
 
     def backward(
         self,

@@ -183,7 +183,7 @@ def gradient_by_definition(
     g: Tensor,
     needed: tuple[bool, bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients in ``x`` and ``value``, as far as needed, by differentiating the definition."""
+    """The gradients in ``x`` and ``value``, where needed, by differentiating the definition."""
     with torch.enable_grad():
         p = by_definition(name, x, mask, value, options)
     wanted = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]

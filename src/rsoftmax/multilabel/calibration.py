@@ -23,7 +23,7 @@ class PlattScaling(nn.Module):
               + \frac{\lambda}{2} \bigl((a - a_0)^2 + (b - b_0)^2\bigr)
 
     for each label, where ``v`` are the scores after one line for all labels together, fitted by Platt's method, so that
-    ``a_0 = 1, b_0 = 0``. Labels with few rows share that line, and a single label takes it as it is. Scores are first
+    ``a_0 = 1, b_0 = 0``. Labels with few rows share that line, and a single label uses it unchanged. Scores are first
     standardised, all together or label by label, whichever fits better, so their scale does not matter.
 
     Args:
@@ -163,7 +163,7 @@ class _Regressions(NamedTuple):
         return likelihood + self.ridge / 2 * (lines - self.prior).square().sum(0)
 
     def newton(self, lines: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Newton's step [2, K], of the offset alone where ``flat``, and the decrease [K] that it promises, doubled."""
+        """Newton's step [2, K], of the offset alone where ``flat``, and twice the decrease [K] that it predicts."""
         pi, pull = (lines[0] * self.u + lines[1]).sigmoid(), self.ridge * (lines - self.prior)
         miss, curvature = self.weight * (pi - self.y), self.weight * pi * (1 - pi)
         da, db = (miss * self.u).sum(0) + pull[0], miss.sum(0) + pull[1]
@@ -212,7 +212,7 @@ def _platt(problem: _Regressions) -> Tensor:
     """Platt's line [2, 1]: a logistic regression with smoothed targets.
 
     Smoothing flattens the line where there are outliers, even right ones. A fit with clipped outliers replaces it if it
-    has the lower loss on the scores as they are.
+    has the lower loss on the unclipped scores.
     """
     positive, total = (problem.weight * problem.y).sum(), problem.weight.sum()
     smooth = torch.where(problem.y == 1, (positive + 1) / (positive + 2), 1 / (total - positive + 2))
@@ -228,7 +228,7 @@ def _platt(problem: _Regressions) -> Tensor:
 def _minimise(problem: _Regressions) -> tuple[Tensor, Tensor]:
     """The best lines [2, K] without negative slopes, and for which columns the search converged [K].
 
-    The loss is convex: where the best slope is negative, the best slope from 0 on is 0.
+    The loss is convex: where the best slope is negative, the best non-negative slope is 0.
     """
     positive, total = (problem.weight * problem.y).sum(0), problem.weight.sum(0)
     start = torch.stack([torch.zeros_like(total), ((positive + 0.5) / (total + 1)).logit()])

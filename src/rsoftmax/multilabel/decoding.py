@@ -136,7 +136,9 @@ def expected_f1_cut(
     check_average(average)
     check_beta(beta)
     if u.isnan().any():
-        raise ValueError(f"expected_f1_cut: u of shape {[*u.shape]} holds NaN; drop these rows or give weight=0 and 0")
+        raise ValueError(
+            f"expected_f1_cut: u of shape {[*u.shape]} holds NaN; drop these rows, or set NaN to 0 with a weight of 0"
+        )
     u = u.detach().to(exact(u))
     dims = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}[average]
     weight = torch.ones_like(u) if weight is None else weight.to(u).expand_as(u)
@@ -195,7 +197,7 @@ def cut_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tenso
 
 
 def expected_f1(pi: Tensor, predicted: Tensor, average: Average = "micro", *, beta: float = 1.0) -> float:
-    r"""Return the F-measure that marginals promise for a prediction: a ratio of expectations, without labels.
+    r"""Return the expected F-measure of a prediction under marginals: a ratio of expectations, without labels.
 
     .. math:: \frac{(1 + \beta^2) \sum_{\text{predicted}} \pi}{\#\text{predicted} + \beta^2 \sum \pi}
 

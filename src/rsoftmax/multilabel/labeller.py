@@ -1,4 +1,4 @@
-"""What every model that predicts labels by name can do, whether it reads texts, images or rows of a table."""
+"""The base class of models that predict labels by name, from texts, images or rows of a table."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence

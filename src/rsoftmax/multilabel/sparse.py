@@ -44,11 +44,11 @@ def decode_csr(
         labels: the number of labels, K.
         average: the F-measure whose expectation is maximised over these rows: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
-        min_labels: the smallest number of labels of a row, as far as it has entries.
+        min_labels: the smallest number of labels of a row; all of its entries, if it has fewer.
         max_labels: the largest number of labels of a row; None: all.
         tail: the expected number of labels of a row that are left out: a number or, for "samples", [rows]; for "macro"
             that of each label in all rows, [K].
-        threshold: predict the entries from this marginal on, a number or [K], instead of maximising an F-measure: the
+        threshold: predict entries with at least this marginal, a number or [K], instead of maximising an F-measure: the
             sigmoid of :func:`rsoftmax.multilabel.recall_threshold`, for instance.
 
     Example:
@@ -157,7 +157,7 @@ def _by_row(row: Tensor, values: Tensor) -> Tensor:
 
 
 def _ranks(entries: _Rows, values: Tensor) -> Tensor:
-    """The rank of each entry within its row, from 0 on, the highest value first."""
+    """The rank of each entry within its row, starting at 0, the highest value first."""
     order = _by_row(entries.row, values)
     ranks = torch.empty_like(order)
     ranks[order] = torch.arange(len(order)) - _starts(entries)[entries.row[order]]

@@ -1,7 +1,7 @@
 """Attention modules with the signatures and state dicts of :mod:`torch.nn`, and a mapping in place of softmax.
 
-torch's fast path for inference calls a kernel of its own instead of ``forward`` of the attention module, and so would
-skip a mapping in silence. It requires ``_qkv_same_embed_dim``, which :class:`MultiheadAttention` here sets to False.
+torch's fast path for inference calls its own kernel instead of the attention module's ``forward``, and would silently
+skip a mapping. It requires ``_qkv_same_embed_dim``, which :class:`MultiheadAttention` here sets to False.
 """
 
 import math
@@ -304,7 +304,7 @@ def replace_attention(module: nn.Module, mapping: str, *, learnable: bool = Fals
         if type(part) not in (nn.MultiheadAttention, MultiheadAttention):
             raise ValueError(
                 f"replace_attention: {name or 'the module'} is a {type(part).__name__}, a subclass of"
-                " nn.MultiheadAttention with a forward of its own; replace it by nn.MultiheadAttention first"
+                " nn.MultiheadAttention that may override forward; replace it by nn.MultiheadAttention first"
             )
     replaced = {name: _replaced(part, mapping, learnable, parameter) for name, part in found.items()}
     for name, part in replaced.items():

@@ -58,8 +58,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Args:
         rule: how the number of labels is decided, or "auto"; see :class:`rsoftmax.multilabel.MultiLabelHead`.
-        mapping: from logits to probabilities, or "auto"; likewise.
-        loss: the training loss, or "auto"; likewise.
+        mapping: from logits to probabilities, or "auto"; see there.
+        loss: the training loss, or "auto"; see there.
         r: the rate of zeros, for ``rule="fixed"``.
         average: the F1 that ``score`` reports and, with the rule "expected_f1", ``predict`` maximises: "micro" has one
             threshold, "macro" one per label, "samples" decides row by row.
@@ -73,10 +73,10 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         input_dropout: dropout rate of the features.
         backbone: a module in place of the hidden layers, from rows to a tensor [rows, features]; each network trains a
             copy, starting from its weights.
-        n_estimators: the number of networks; from 2 on, each has a fold held out.
+        n_estimators: the number of networks; if there are several, each holds out a fold.
         max_epochs: the number of epochs; with early stopping, the largest number.
         lr: learning rate.
-        batch_size: rows per step, in training and prediction; "auto": 32, and 128 from 4000 rows on.
+        batch_size: rows per step, in training and prediction; "auto": 32, or 128 for 4000 rows and more.
         weight_decay: weight decay of AdamW; 0 makes it Adam.
         class_weight: "balanced", or weights by label for rows that have it; by class, if ``y`` is 1-d.
         calibration: "platt": Platt scaling per label on held-out rows; None: no calibration.

@@ -32,7 +32,7 @@ def fit_features(
         settings: settings of the classifier.
 
     Returns:
-        A single network for the features as they are, and its evaluation on held-out rows.
+        A single network for features that are not standardised, and its evaluation on held-out rows.
     """
     shift, spread = x.mean(0), x.std(0, correction=0)
     scale = spread.where(spread > CONSTANT, torch.inf)

@@ -82,7 +82,7 @@ class FoldModel:
 
 
 class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """What estimators behind other classifiers share: targets, out-of-fold scores, metadata routing.
+    """Base class of multi-label meta-estimators: targets, out-of-fold scores, metadata routing.
 
     Subclasses have the attributes ``estimator``, ``cv``, ``n_jobs``, ``random_state`` and ``verbose``.
     """
@@ -222,8 +222,8 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folds = max(round(1 / self.cv), 2) if share else min(self.cv, len(Y))
         if not isinstance(folds, int | np.integer) or not 2 <= folds <= len(Y):
             raise ValueError(
-                f"{self._owner}: cv must be a number of folds from 2 on, a fraction of rows to hold out, a splitter or"
-                f" splits, for at least two rows; got cv={self.cv!r} and n_samples = {len(Y)}"
+                f"{self._owner}: cv must be a number of folds of at least 2, a fraction of rows to hold out, a splitter"
+                f" or splits, for at least two rows; got cv={self.cv!r} and n_samples = {len(Y)}"
             )
         fold = stratified_folds(np.nan_to_num(Y), int(folds), check_random_state(self.random_state))
         self._warn_of_rare(Y, fold)
@@ -261,7 +261,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class ExpectedF1Classifier(LabelMetaClassifier):
-    """Predicts the labels with the highest expected F-measure behind any classifier: no threshold to tune.
+    """Predicts the labels with the highest expected F-measure, on top of any classifier: no threshold to tune.
 
     The estimator is fitted on all folds but one, for each fold. The scores of the held-out rows are calibrated label by
     label, and the calibrated marginals alone yield the decision thresholds. Predictions average the log-odds of the
@@ -289,7 +289,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
         cuts_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
         cuts_std_: the standard deviation of the thresholds of single folds; NaN for one split.
-        expected_score_: the F-measure that the marginals of held-out rows promise, computed without their labels.
+        expected_score_: the expected F-measure under the marginals of held-out rows, computed without their labels.
         evaluation_: the :class:`rsoftmax.multilabel.Evaluation` of the same rows against their labels: cross-validated,
             but for calibration and thresholds, which have seen these rows. None if no label varies.
         models_: for each estimator, its fitted models.
@@ -310,8 +310,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
 
     ``y`` may be a matrix, dense or sparse, with NaN or -1 for unknown labels; a data frame; lists or sets of names.
     Predictions have the same format. A 1-d ``y`` of classes means that every row has one: the most probable is
-    predicted. Labels that never occur are never predicted, those that always occur always. A warning names labels that
-    occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups`` go to the
+    predicted. Labels that never occur are never predicted, and labels that always occur are always predicted. A
+    warning names labels that occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups`` go to the
     estimators, the splitter and the scorer that request them.
     """
 

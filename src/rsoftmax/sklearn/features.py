@@ -90,7 +90,7 @@ def _load_encoder(source: str, pooling: str | None, normalize: bool | None, max_
 
 
 def fit_preprocessing(X: Matrix, preprocessing: str | None, random: np.random.RandomState) -> Any:
-    """Return a transformer fitted to these rows, or None if they stay as they are.
+    """Return a transformer fitted to these rows, or None if they are left unchanged.
 
     Args:
         X: features [rows, d], dense or sparse.

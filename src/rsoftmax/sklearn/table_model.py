@@ -43,7 +43,7 @@ class TableModel(Labeller, nn.Module):
         >>> model.predict_labels([[1.0, 0.0]])
         [['a']]
 
-    It predicts what the classifier predicts whose networks it holds.
+    Its predictions are those of the classifier that it was converted from.
     """
 
     def __init__(

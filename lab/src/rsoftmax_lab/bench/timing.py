@@ -39,7 +39,7 @@ def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call
 
 
 def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) -> list[Spread]:
-    """Time interleaved calls for at least so many seconds and rounds; ratios are to the call at index ``base``."""
+    """Time interleaved calls for a minimum of seconds and rounds; ratios are to the call at index ``base``."""
     loops = [_loops(call) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
     turns = list(range(len(calls)))

@@ -1,4 +1,4 @@
-"""The laboratory's commands of ``rsoftmax``, one file each: ``bench``, ``reproduce`` and ``report``."""
+"""The lab's commands of ``rsoftmax``, one file each: ``bench``, ``reproduce`` and ``report``."""
 
 import typer
 

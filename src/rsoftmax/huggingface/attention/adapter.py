@@ -64,7 +64,7 @@ def register(name: str, attend: AttentionFunction) -> None:
 
 
 def make_mask(*args: Any, config: PreTrainedConfig | None = None, **options: Any) -> Tensor | None:
-    """The mask of a call as booleans, True = keep, or None where SDPA would do without it.
+    """The mask of a call as booleans, True = keep, or None where SDPA needs none.
 
     None means what it means to transformers' SDPA function: causal if :func:`is_causal`, else nothing is masked. Models
     without SDPA support are not tested with it, and always get a mask.

@@ -38,7 +38,7 @@ class View(NamedTuple):
 
     Attributes:
         source: the network's folder or hub id.
-        before_last: 0: the pooled features in float32; otherwise the input of the last so many stages, in float16.
+        before_last: 0: the pooled features in float32; otherwise the input of this many last stages, in float16.
         mirrored: whether images are flipped horizontally.
     """
 

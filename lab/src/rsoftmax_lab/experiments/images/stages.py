@@ -8,7 +8,7 @@ from torch import nn
 
 
 def check(network: Any, last: int) -> None:
-    """Reject a network that cannot be split before so many of its last stages."""
+    """Reject a network that cannot be split before its last stages."""
     stages = getattr(getattr(network, "encoder", None), "stages", None)
     name = type(network).__name__
     if stages is None or not hasattr(network, "embedder"):
