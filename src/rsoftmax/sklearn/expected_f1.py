@@ -310,9 +310,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
 
     ``y`` may be a matrix, dense or sparse, with NaN or -1 for unknown labels; a data frame; lists or sets of names.
     Predictions have the same format. A 1-d ``y`` of classes means that every row has one: the most probable is
-    predicted. Labels that never occur are never predicted, and labels that always occur are always predicted. A
-    warning names labels that occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups`` go to the
-    estimators, the splitter and the scorer that request them.
+    predicted. Labels that never occur are never predicted, and labels that always occur are always predicted. A warning
+    names labels that occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups``
+    go to the estimators, the splitter and the scorer that request them.
     """
 
     def __init__(

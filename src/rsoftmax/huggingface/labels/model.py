@@ -174,7 +174,8 @@ class LabelModel(Labeller, PreTrainedModel):
             pooling: "mean" over tokens, the default for texts; "cls", the first token; "max" over tokens; "pooled", the
                 encoder's own pooler output, the default for images.
             normalize: scale features to length 1. Default: False.
-            max_tokens: the number of tokens to which texts are truncated. Default: 256, or the encoder's maximum if it is lower.
+            max_tokens: the number of tokens to which texts are truncated. Default: 256, or the
+                encoder's maximum if that is lower.
             head: further arguments of the head: rule, loss, beta, min_labels, max_labels.
         """
         names = check_names(labels)
