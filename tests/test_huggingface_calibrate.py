@@ -7,12 +7,26 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from encoders import TEXTS
+from PIL import Image
+from scipy import stats
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers_models import HEADS, LAYERS, LONG, TEXT, WORDS, built, output
+from typer.testing import CliRunner
 
+from rsoftmax.cli import app
 from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.huggingface.attention.calibrate import BINS, TOP, moved_mass
+from rsoftmax.huggingface.attention.calibrate import (
+    BINS,
+    CONFIDENCE,
+    SHARES,
+    TOP,
+    certified,
+    moved_mass,
+    student_quantile,
+    text_batches,
+)
 
 
 def texts(rows: int = 8, length: int = 24) -> list[dict[str, Tensor]]:
@@ -53,7 +67,8 @@ def measure(model: Any, batches: list[dict[str, Tensor]]) -> float:
 def test_the_measured_error_of_a_language_model_is_within_the_requested_one(per_head: bool) -> None:
     model, batches = built("llama"), texts()
     found = calibrate(model, batches[:2], error=0.01, held_out=batches[2:], per_head=per_head)
-    assert sum(found.measured) <= 0.01
+    assert found.measured[0] < found.bound <= 0.01
+    assert found.zeros.mean() > 0
     assert measure(model, batches[2:]) == pytest.approx(found.measured[0], rel=1e-3)
     assert found.max_length == 24
     assert sum(row[-1] for row in found.by_length) == sum(int(batch["attention_mask"].sum()) for batch in batches[2:])
@@ -62,11 +77,45 @@ def test_the_measured_error_of_a_language_model_is_within_the_requested_one(per_
     assert "zeros" in str(found)
 
 
+def test_a_candidate_behind_a_failure_is_not_certified() -> None:
+    """A fixed sequence: the candidates are tested in order, and none can pass after a failure."""
+    assert certified([0.001, 0.004, 0.006, 0.003], 0.005) == 2
+    assert certified([0.006, 0.001], 0.005) == 0
+    assert certified([math.nan, 0.001], 0.005) == 0
+    assert certified([0.001, 0.005], 0.005) == 2
+
+
+def test_held_out_batches_certify_and_do_not_select() -> None:
+    """The candidates come from the other batches alone: other held-out batches choose among the same thresholds."""
+    chosen = set()
+    for kept in ([1, 2], [3], [2, 3]):
+        model, batches = built("llama"), texts()
+        calibrate(model, batches[:1], error=0.02, held_out=[batches[i] for i in kept])
+        chosen |= set(parameters(model).values.flatten().tolist())
+    assert len(chosen) <= len(SHARES)
+
+
+def test_students_quantile() -> None:
+    for degrees in (3, 5, 20, 1000):
+        assert student_quantile(degrees) == pytest.approx(stats.t.ppf(CONFIDENCE, degrees), rel=3e-3)
+
+
+def test_a_sparse_model_is_calibrated_against_softmax() -> None:
+    found = []
+    for mapping in ("softmax", "sparsemax"):
+        model, batches = built("llama"), texts()
+        set_attention(model, mapping)
+        found.append(calibrate(model, batches, error=0.01))
+    assert found[0].t == found[1].t
+    assert found[0].measured == found[1].measured
+
+
 def test_encoders_and_classifiers_have_their_own_errors() -> None:
     for model, metric in ((built("bert"), "cosine"), (classifier(), "KL")):
         found = calibrate(model, texts(rows=20), error=0.01)
         assert metric in found.metric
-        assert sum(found.measured) <= 0.01
+        assert found.bound <= 0.01
+        assert found.texts == 40
         assert found.by_length[0][-1] == 40
 
 
@@ -94,17 +143,62 @@ def test_a_calibrated_model_is_saved_and_warns_beyond_its_length(tmp_path: Path)
     assert found.edge == 0.5
 
 
+def run(*words: object) -> Any:
+    return CliRunner().invoke(app, ["calibrate", *map(str, words)], env={"COLUMNS": "300"})
+
+
+def test_the_command_writes_a_folder_that_loads_and_a_figure(text_encoder: Path, tmp_path: Path) -> None:
+    lines, out, plot = tmp_path / "texts.txt", tmp_path / "sparse", tmp_path / "zeros.png"
+    lines.write_text("\n".join(f"{text} {other}" for text in TEXTS * 2 for other in TEXTS))
+    given = ("--model", text_encoder, "--texts", lines, "--out", out, "--error", 0.005)
+    shown = run(*given, "--plot", plot)
+    assert shown.exit_code == 0, shown.output
+    assert "held-out texts; below" in shown.output
+    read, tokenizer = hf.AutoModel.from_pretrained(out), hf.AutoTokenizer.from_pretrained(out)
+    assert read.config.rsoftmax["calibration"]["bound"] <= 0.005
+    assert sparsity(read, tokenizer(TEXTS, padding=True, return_tensors="pt")).mean() > 0
+    with Image.open(plot) as picture:
+        assert picture.size[0] > 1000
+    for words, message in (
+        ((*given,), "exists; name another folder"),
+        ((*given[:-3], tmp_path / "new", "--length", 99), "length must be at most 24"),
+        ((*given[:-3], tmp_path / "new", "--plot", "a.gif"), "must end in .png"),
+        ((*given[:-3], tmp_path / "new", "--samples", 8), "4 held-out samples of 4 texts are too few"),
+    ):
+        shown = run(*words)
+        assert shown.exit_code == 2, message
+        assert message in " ".join(shown.output.split())
+        assert not (tmp_path / "new").exists()
+
+
+def test_pieces_of_a_text_are_evenly_spaced() -> None:
+    class Tokenizer:
+        """One token per word, which is a number."""
+
+        def __call__(self, text: str, **_: Any) -> dict[str, Tensor]:
+            return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+
+    text = " ".join(map(str, range(41)))
+    pieces = text_batches(Tokenizer(), built("llama"), text, length=4, samples=5)
+    assert [batch["input_ids"][0, 0].item() for batch in pieces] == [0, 8, 16, 24, 32]
+    with pytest.raises(ValueError, match="the text has 41 tokens, fewer than the length of 50"):
+        text_batches(Tokenizer(), built("llama"), text, length=50)
+
+
 def test_bad_input_is_an_error_and_leaves_the_model_as_it_was() -> None:
     model, batches = built("llama"), texts()
     set_attention(model, "r_softmax", r=0.3)
     before = output(model, batches[0])
     short = [{"input_ids": torch.randint(5, WORDS, (1, LONG))} for _ in range(2)]
+    few = [{"input_ids": torch.randint(5, WORDS, (1, 40))} for _ in range(6)]
     cases: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "no batches"),
         (batches, {"held_out": []}, "no held-out batches"),
         (batches, {"error": 0.0}, "error must be positive"),
         (batches, {"edge": -1.0}, "edge must be at least 0"),
         (short, {}, "9 held-out samples of 1 texts are too few"),
+        (few, {}, "120 held-out samples of 3 texts are too few"),
+        (batches, {"error": 1e-12, "edge": math.inf}, "no threshold is certified .* give more held-out texts"),
     ]
     for given, options, message in cases:
         with pytest.raises(ValueError, match=message):

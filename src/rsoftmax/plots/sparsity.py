@@ -117,19 +117,21 @@ def attention_figure(found: "AttentionMap") -> Figure:
 
 
 def draw_calibrated_heads(calibration: "Calibration", path: Path) -> None:
-    """Save the zeros per layer and head, and the error by number of keys, of a calibrated model."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    heads, lengths = figure.subplots(1, 2)
-    image = heads.imshow(calibration.zeros.values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    figure.colorbar(image, ax=heads, label="share of zeros")
-    heads.set(xlabel="head", ylabel="layer", title=f"{calibration.zeros.mean():.1%} zeros")
-    rows = calibration.by_length
-    lengths.errorbar(
-        range(len(rows)), [row[2] for row in rows], [row[3] for row in rows], marker="o", color=MASS, capsize=3
-    )
-    lengths.axhline(calibration.error, color=ZERO, linestyle="--", label="requested")
-    lengths.set_xticks(range(len(rows)), [f"{first + 1}-{last}" for first, last, *_ in rows])
-    lengths.set(xlabel="keys", ylabel=calibration.metric, title=f"{calibration.measured[0]:.2g} on held-out batches")
-    lengths.set_ylim(0)
-    lengths.legend()
+    """Save zeros and moved mass per layer and head, and the error by number of keys, of a calibrated model."""
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    *maps, lengths = figure.subplots(1, 3)
+    for axis, table, top in zip(maps, (calibration.zeros, calibration.moved), (1, None), strict=True):
+        image = axis.imshow(table.values.numpy(), cmap="Blues", vmin=0, vmax=top, aspect="auto")
+        figure.colorbar(image, ax=axis)
+        axis.set(xlabel="head", ylabel="layer", title=f"{table.title}: {table.mean():.1%}")
+        axis.locator_params(integer=True)
+    rows, (mean, deviation) = calibration.by_length, calibration.measured
+    errors, bars = [row[2] for row in rows], [row[3] for row in rows]
+    lengths.errorbar(range(len(rows)), errors, bars, marker="o", color=MASS, capsize=3, label="measured")
+    lengths.axhline(mean, color=MASS, linewidth=1, label="mean over all")
+    lengths.axhline(calibration.error, color=ZERO, linestyle="--", label="requested limit of the mean")
+    lengths.set_xticks(range(len(rows)), [f"{first + 1}-{last}" for first, last, *_ in rows], fontsize=8)
+    lengths.set(xlabel="keys", title=f"{calibration.metric}: {mean:.2g} \u00b1 {deviation:.1g}")
+    lengths.set_ylim(0, 1.15 * max(calibration.error, *errors))
+    lengths.legend(loc="lower right")
     figure.savefig(path, dpi=150)

@@ -3,12 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attention import adapter
@@ -255,6 +266,26 @@ def pretrained_model(module: nn.Module) -> PreTrainedModel:
     raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
 
 
+@adapter.quiet()
+def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
+    """Load a tokenizer and a model, from safetensors only and without remote code.
+
+    Args:
+        source: a folder or hub id.
+        task_head: whether to load the model with the head that it was saved with.
+    """
+    if not Path(source).is_dir() and _is_path(source):
+        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: no such folder")
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {why}") from error
+
+
 def head_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
     """The parameters of a model's attention modules by name; raises if there are none."""
     modules = adapter.attention_modules(model)
@@ -266,6 +297,12 @@ def head_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
             " call set_attention(model, 'r_softmax', r=...) first"
         )
     return found
+
+
+def _is_path(source: str) -> bool:
+    """Whether a name cannot be a hub id, or is in an existing folder: a mistyped path is not looked up on the hub."""
+    parent = Path(source).parent
+    return source.count("/") > 1 or source.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
 
 
 def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedModel]]:

@@ -1,13 +1,19 @@
 r"""Thresholds for pretrained attention, calibrated to an error on text.
 
 Softmax with the weights below ``e^-t`` of the largest one removed changes a pretrained model little: most weights are
-that small, and together they hold little mass. :func:`calibrate` finds the smallest ``t`` whose effect on the model's
-output stays within an error:
+that small, and together they hold little mass. :func:`calibrate` finds a small ``t`` whose effect on the model's output
+stays within an error. Half of the batches select candidates:
 
-1. one dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the
-   moved mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
-2. bisection finds the ``t`` of the predicted error;
-3. the sparse model runs on held-out batches. The measured error corrects the prediction until the model passes.
+1. a dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the moved
+   mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
+2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
+3. candidates are the ``t`` of 10, 40, 65 and 85 % of the error.
+
+The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, which
+was fixed before, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound,
+95 %, over texts). The last one before it is chosen. Each test may use the same batches and the full level of 5 %: to
+certify any threshold that exceeds the error, the first such one has to pass. See Angelopoulos et al., Learn then test
+(2021).
 
 With ``per_head=True`` step 1 also predicts the error of each head: half of ``d' C d``, where ``d`` is the change of the
 head's output and ``C`` the covariance of the gradient there, from one backward pass.
@@ -19,50 +25,56 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from itertools import pairwise, takewhile
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attention import adapter
 from rsoftmax.huggingface.attention.api import HeadTable, parameters, pretrained_model, set_attention, set_parameter
 from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
-from rsoftmax.huggingface.attention.measure import evaluating, real_pairs
-from rsoftmax.huggingface.attention.parameters import HeadParameter, attach, parameter_of
+from rsoftmax.huggingface.attention.measure import UNCOMPILED, evaluating, real_pairs, run_observed, zeros_of
+from rsoftmax.huggingface.attention.parameters import attach, parameter_of
 from rsoftmax.huggingface.attention.saving import ENTRY, certify
 
 Batch = Mapping[str, Any]
+Family = Callable[[float], tuple[list[Tensor], float]]
+"""From an error to thresholds ``[heads]`` per layer with this predicted error, and the prediction."""
 
+SHARES = (0.1, 0.4, 0.65, 0.85)  # of the error: the candidates, in the order in which they are tested
+CONFIDENCE = 0.95  # of the certificate
+MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 BINS, TOP = 640, 32.0  # of the histograms: 0.05 nats each
-GRADIENT_BATCHES = 2  # that the gradient's covariance is computed on
 ROWS = 128  # queries per text whose weights are observed
-MIN_SAMPLES = 30  # held-out tokens of a language model, or texts of any other model
-RUNS = 8  # sparse runs until the search gives up
-CLOSE = 0.8  # a certified error above this share of the target is not improved further
 SCALE = 3.0  # the first guess of error / (moved mass)^2
-GRID = [1.5 + 0.5 * step for step in range(22)] + [16.0, 24.0]  # thresholds that heads choose from
-LENGTHS = [0, 128, 256, 512, 1024, 2048, 4096, 8192, 1 << 30]
+CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
+GRADIENT_BATCHES = 2  # that the gradient's covariance is computed on
+GRID = [0.1, 0.2, 0.5, 1.0, *(1.5 + 0.5 * step for step in range(22)), 16.0, 24.0]  # thresholds that heads choose from
+LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
+KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What :func:`calibrate` found; ``print(calibration)`` shows it as a table.
+    """What :func:`calibrate` found; ``print(calibration)`` shows it as tables.
 
     Attributes:
         t: the threshold, or a table ``[layers, heads]``.
         edge: the width of the edge in nats.
         error: the error that was asked for.
-        measured: the error of the sparse model on the held-out batches, and its standard error.
+        measured: the mean error of the sparse model on the held-out batches, and its standard error.
+        bound: the upper confidence bound of the mean error, which is at most ``error``.
         metric: what the error is.
         zeros: the share of exact zeros per layer and head, on the held-out batches.
-        moved: the predicted moved mass per layer and head.
+        moved: the moved mass per layer and head, predicted from the other batches.
         by_length: number of keys (from, to), error, standard error and number of samples.
+        texts: the number of held-out texts.
         max_length: the largest number of keys that was measured.
+        time: processor time of the sparse model over that of the model as given, on the held-out batches.
         seconds: how long the calibration took.
     """
 
@@ -70,24 +82,29 @@ class Calibration:
     edge: float
     error: float
     measured: tuple[float, float]
+    bound: float
     metric: str
     zeros: HeadTable
     moved: HeadTable
     by_length: list[tuple[int, int, float, float, int]]
+    texts: int
     max_length: int
+    time: float
     seconds: float
 
     def __str__(self) -> str:
         t = f"{self.t:.3g}" if isinstance(self.t, float) else f"{self.t.mean():.3g} on average, one per head"
         lines = [
             f"t_softmax, t = {t}, edge = {self.edge:g}",
-            f"{self.metric}: {self.measured[0]:.2g} +- {self.measured[1]:.1g} (at most {self.error:g} requested)",
+            f"{self.metric}: {self.measured[0]:.2g} +- {self.measured[1]:.1g} on {self.texts} held-out texts; below"
+            f" {self.bound:.2g} with {CONFIDENCE:.0%} confidence (requested: {self.error:g})",
             f"zeros {self.zeros.mean():.1%}, moved mass {self.moved.mean():.1%}, up to {self.max_length} keys",
+            f"time {self.time:.2f} of the dense model's; calibrated in {self.seconds:.0f} s",
             f"{'keys':>12} {'error':>9} {'+-':>8} {'samples':>8}",
         ]
         for first, last, mean, deviation, count in self.by_length:
             lines.append(f"{f'{first + 1}-{last}':>12} {mean:9.5f} {deviation:8.5f} {count:8d}")
-        return "\n".join([*lines, str(self.zeros)])
+        return "\n".join([*lines, str(self.zeros), str(self.moved)])
 
 
 def calibrate(
@@ -99,15 +116,16 @@ def calibrate(
     per_head: bool = False,
     edge: float = 0.0,
 ) -> Calibration:
-    """Switch a pretrained model to ``t_softmax`` attention with the smallest threshold that stays within an error.
+    """Switch a pretrained model to ``t_softmax`` attention with a small threshold that stays within an error.
 
     Args:
         model: as in :func:`set_attention`. It is modified in place, without training.
         batches: the model's inputs; it is called as ``model(**batch)``. Use texts as long as those of the application.
-        error: the largest mean error on held-out batches, including one standard error. For language models it is the
-            Kullback-Leibler divergence of the next-token distribution from the dense model's, in nats per token; for
-            classifiers that of the class distribution; for encoders one minus the cosine of the mean-pooled embeddings.
-        held_out: batches that certify the error. Default: the second half of ``batches``.
+        error: the limit of the mean error, which held-out batches certify with a confidence of 95 %. For language
+            models it is the Kullback-Leibler divergence of the next-token distribution from the dense model's, in nats
+            per token; for classifiers that of the class distribution; for encoders one minus the cosine of the
+            mean-pooled embeddings.
+        held_out: batches that certify the error, not used otherwise. Default: the second half of ``batches``.
         per_head: choose one threshold per head by its effect on the error, which takes a backward pass.
         edge: the width of the edge in nats. 0 has the most zeros at an error; choose 1 to fine-tune the model.
 
@@ -116,7 +134,8 @@ def calibrate(
         model, which then warns at calls with more keys than were measured.
 
     Raises:
-        ValueError: no batches, too few held-out samples, or a model that cannot be sparse. The model is left unchanged.
+        ValueError: no batches, too few held-out samples, no threshold that they certify, or a model that cannot be
+            sparse. The model is left unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -125,32 +144,42 @@ def calibrate(
         >>> model = BertModel(BertConfig(num_hidden_layers=2, **sizes))
         >>> batches = [{"input_ids": torch.randint(50, (40, 12))} for _ in range(2)]
         >>> found = calibrate(model, batches, error=0.01)
-        >>> sum(found.measured) <= 0.01
+        >>> found.measured[0] < found.bound <= 0.01
         True
+
+    The certificate holds for texts that are drawn like the held-out ones. It is approximate in that a mean over few
+    texts is taken as normally distributed.
     """
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
-    _check(error, edge, fit, test)
-    with _restored_on_error(model):
+    _check(error, edge, test)
+    with _restored(model, after="an error"):
+        dense = _dense_implementation(model)
         set_attention(model, "t_softmax", t=math.inf, edge=edge)
-        covariance = _gradient_covariance(model, fit) if per_head else None
-        statistics = _collect(model, fit, edge, covariance)
-        search: _Search = _PerHead(statistics, edge) if per_head else _Constant(statistics, edge)
-        chosen, result = _search(model, test, search, error)
-        set_parameter(model, search.values(chosen))
+        heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None)
+        family = _per_head(heads) if per_head else _constant(heads, edge)
+        candidates = _candidates(partial(_measure, model, dense, fit), family, error)
+        results = _measure(model, dense, test, candidates)
+        index = _choose(results, error)
+        chosen, result = candidates[index], results[index]
+        set_parameter(model, chosen if per_head else float(chosen[0][0]))  # type: ignore[arg-type]
+        zeros, longest = zeros_of(model, test, _step(test))
         mean, deviation = result.mean()
-        measured = {"measured": mean, "standard_error": deviation, "max_length": result.max_length}
-        certify(pretrained_model(model), {"error": error, **measured})
+        certificate = {"error": error, "measured": mean, "standard_error": deviation, "bound": result.bound()}
+        certify(pretrained_model(model), {**certificate, "max_length": longest})
     return Calibration(
-        t=parameters(model) if per_head else float(chosen),
+        t=parameters(model) if per_head else float(chosen[0][0]),
         edge=edge,
         error=error,
         measured=(mean, deviation),
+        bound=result.bound(),
         metric=result.metric,
-        zeros=result.zeros(model),
-        moved=HeadTable.of("moved mass", search.moved(chosen)),
+        zeros=zeros,
+        moved=HeadTable.of("moved mass", _moved(heads, chosen, edge)),
         by_length=result.by_length(),
-        max_length=result.max_length,
+        texts=result.texts,
+        max_length=longest,
+        time=result.time,
         seconds=time.perf_counter() - started,
     )
 
@@ -192,155 +221,124 @@ def sweep(
         >>> rows[0].zeros >= rows[1].zeros
         True
     """
-    results, times, dense_time = {value: _Result() for value in t}, dict.fromkeys(t, 0.0), 0.0
-    for batch in _split(batches, [])[0]:
-        dense, spent = _timed(model, batch)
-        dense_time += spent
-        with _restored(model):
-            set_attention(model, "t_softmax", t=math.inf, edge=edge)
-            for value, result in results.items():
-                set_parameter(model, value)
-                sparse, spent = _timed(model, batch)
-                times[value] += spent
-                result.add(dense, sparse)
-                _run(model, batch, result.observer(model, batch))
-    return [
-        Trial(value, result.zeros(model).mean(), *result.mean(), times[value] / dense_time)
-        for value, result in results.items()
-    ]
+    given, rows = _split(batches, [])[0], []
+    with _restored(model):
+        dense = _dense_implementation(model)
+        set_attention(model, "t_softmax", t=math.inf, edge=edge)
+        for value, result in zip(t, _measure(model, dense, given, t), strict=True):
+            set_parameter(model, value)
+            zeros, _ = zeros_of(model, given, _step(given))
+            rows.append(Trial(value, zeros.mean(), *result.mean(), result.time))
+    return rows
 
 
-# ------------------------------------------------------------------------------------------- search
+# ------------------------------------------------------------------------------------------- selection and certificate
 
 
-def _search(model: nn.Module, test: list[Batch], search: "_Search", error: float) -> tuple[Any, "_Result"]:
-    """Run the sparse model with thresholds of a predicted error until the measured one is within ``error``."""
-    scale, best = search.scale, None
-    for _ in range(RUNS):
-        chosen, predicted = search.solve(0.95 * error / scale)
-        result = _measure(model, test, search.values(chosen))
-        found = sum(result.mean())
-        if found <= error:
-            best = chosen, result
-            if found >= CLOSE * error or predicted == 0:
-                break
-        elif best is not None:
-            break
-        scale = max(found, 1e-12) / max(predicted, 1e-12)
-    if best is None:
-        raise RuntimeError(
-            f"calibrate: no threshold had an error of at most {error:g} in {RUNS} runs; the last had {found:.3g}"
+def _candidates(measure: Callable[[Any], list["_Result"]], family: Family, error: float) -> list[list[Tensor]]:
+    """The thresholds of shares of the error, where runs of the sparse model correct the predictions."""
+    scale = 1.0
+    for _ in range(CORRECTIONS):
+        t, predicted = family(error / scale)
+        scale = max(measure([t])[0].mean()[0], 1e-12) / max(predicted, 1e-12)
+    return [family(share * error / scale)[0] for share in SHARES]
+
+
+def certified(bounds: Iterable[float], error: float) -> int:
+    """How many candidates pass before the first that does not: the next one and all behind it are not certified."""
+    return len(list(takewhile(lambda bound: bound <= error, bounds)))
+
+
+def _choose(results: list["_Result"], error: float) -> int:
+    """The index of the last certified candidate; raises if there is none."""
+    first = results[0]
+    first.check()
+    if not (passed := certified((result.bound() for result in results), error)):
+        raise ValueError(
+            f"calibrate: no threshold is certified to have an error of at most {error:g}: the safest candidate has"
+            f" {first.mean()[0]:.2g}, at most {first.bound():.2g} with {CONFIDENCE:.0%} confidence, on {first.texts}"
+            " held-out texts; give more held-out texts, like those in batches, or a larger error"
         )
-    return best
+    return passed - 1
 
 
-def _measure(model: nn.Module, test: list[Batch], t: Any) -> "_Result":
-    """The errors of the sparse model on held-out batches."""
-    result = _Result()
-    for batch in test:
-        set_parameter(model, math.inf)
-        dense = _run(model, batch)
-        set_parameter(model, t)
-        result.add(dense, _run(model, batch, result.observer(model, batch)))
-    result.check()
-    return result
+def student_quantile(degrees: int, probability: float = CONFIDENCE) -> float:
+    """The quantile of Student's t distribution, by the expansion of Cornish and Fisher; for 3 degrees or more."""
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return float(sum(term / degrees**power for power, term in enumerate(terms)))
+
+
+# ------------------------------------------------------------------------------------------- predictions
 
 
 @dataclass
-class _Statistics:
-    """Histograms of ``max(x) - x`` of the heads of one attention module, and what thresholds would do to them."""
+class _Heads:
+    """What the heads of one attention module showed: histograms of ``max(x) - x``, and predicted errors."""
 
     mass: Tensor  # [heads, bins], softmax weights
     count: Tensor  # [heads, bins], keys
     rows: float = 0.0
-    cost: Tensor = field(default_factory=lambda: torch.zeros(()))  # [heads, grid], predicted error
+    cost: Tensor = field(default_factory=lambda: torch.zeros(()))  # [heads, grid]
 
 
-class _Search:
-    """Thresholds by predicted error."""
-
-    scale = 1.0
-
-    def __init__(self, statistics: dict[str, _Statistics], edge: float) -> None:
-        self.statistics, self.edge = statistics, edge
-        self.mass = [each.mass / max(each.rows, 1) for each in statistics.values()]
-
-    def solve(self, target: float) -> tuple[Any, float]:
-        """The sparsest choice whose predicted error is at most ``target``, and that error."""
-        raise NotImplementedError
-
-    def values(self, chosen: Any) -> Any:
-        """The choice as the parameter of :func:`set_attention`."""
-        raise NotImplementedError
-
-    def moved(self, chosen: Any) -> dict[str, Tensor]:
-        """The predicted moved mass per head."""
-        raise NotImplementedError
-
-
-class _Constant(_Search):
+def _constant(heads: dict[str, _Heads], edge: float) -> Family:
     """One threshold for all heads: the error is proportional to the square of the mean moved mass."""
+    mass = torch.cat([each.mass / max(each.rows, 1) for each in heads.values()])
 
-    scale = SCALE
+    def predict(t: float) -> float:
+        return SCALE * float(moved_mass(mass, t, edge).mean()) ** 2
 
-    def solve(self, target: float) -> tuple[float, float]:
-        low, high = 0.05, TOP
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._error(middle) <= target else (middle, high)
-        return round(high, 3), self._error(round(high, 3))
+    def thresholds(target: float) -> tuple[list[Tensor], float]:
+        t = round(_bisect(predict, 0.05, TOP, target), 3)
+        return [torch.full((len(each.mass),), t) for each in heads.values()], predict(t)
 
-    def values(self, chosen: float) -> float:
-        return chosen
-
-    def moved(self, chosen: float) -> dict[str, Tensor]:
-        return {
-            name: moved_mass(mass, chosen, self.edge) for name, mass in zip(self.statistics, self.mass, strict=True)
-        }
-
-    def _error(self, t: float) -> float:
-        return float(torch.cat(list(self.moved(t).values())).mean()) ** 2
+    return thresholds
 
 
-class _PerHead(_Search):
-    """A threshold per head: the most zeros at a sum of predicted errors."""
+def _per_head(heads: dict[str, _Heads]) -> Family:
+    """A threshold per head: the fewest keys at a sum of predicted errors, by a price of error in keys."""
+    cost = torch.cat([each.cost / max(each.rows, 1) for each in heads.values()])
+    counts = torch.cat([each.count for each in heads.values()])
+    below = torch.tensor([round(t * BINS / TOP) for t in GRID])
+    kept = F.pad(counts.cumsum(-1), (1, 0))[:, below] / counts.sum(-1, keepdim=True).clamp(min=1)
 
-    def __init__(self, statistics: dict[str, _Statistics], edge: float) -> None:
-        super().__init__(statistics, edge)
-        self.cost = torch.cat([each.cost / max(each.rows, 1) for each in statistics.values()])
-        below = torch.tensor([[round(t * BINS / TOP) for t in GRID]])
-        counts = torch.cat([each.count for each in statistics.values()])
-        kept = F.pad(counts.cumsum(-1), (1, 0)).gather(-1, below.expand(len(counts), -1))
-        self.kept = kept / counts.sum(-1, keepdim=True).clamp(min=1)
+    def choose(log_price: float) -> Tensor:
+        return (kept + math.exp(log_price) * cost).argmin(-1)
 
-    def solve(self, target: float) -> tuple[Tensor, float]:
-        low, high = -20.0, 40.0  # log of the price of error in keys
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._error(self._choose(middle)) <= target else (middle, high)
-        chosen = self._choose(high)
-        return chosen, self._error(chosen)
+    def predict(log_price: float) -> float:
+        return float(cost.gather(-1, choose(log_price)[:, None]).sum())
 
-    def values(self, chosen: Tensor) -> list[Tensor]:
-        sizes = [len(each.mass) for each in self.statistics.values()]
-        return list(torch.tensor(GRID)[chosen].split(sizes))
+    def thresholds(target: float) -> tuple[list[Tensor], float]:
+        log_price = _bisect(predict, -20.0, 40.0, target)
+        t = torch.tensor(GRID)[choose(log_price)]
+        return list(t.split([len(each.mass) for each in heads.values()])), predict(log_price)
 
-    def moved(self, chosen: Tensor) -> dict[str, Tensor]:
-        rows = zip(self.statistics, self.mass, self.values(chosen), strict=True)
-        return {name: moved_mass(mass, t[:, None], self.edge) for name, mass, t in rows}
+    return thresholds
 
-    def _choose(self, log_price: float) -> Tensor:
-        return (self.kept + math.exp(log_price) * self.cost).argmin(-1)
 
-    def _error(self, chosen: Tensor) -> float:
-        return float(self.cost.gather(-1, chosen[:, None]).sum())
+def _bisect(decreasing: Callable[[float], float], low: float, high: float, target: float) -> float:
+    """The smallest argument whose value is at most ``target``."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if decreasing(middle) <= target else (middle, high)
+    return high
+
+
+def _moved(heads: dict[str, _Heads], t: list[Tensor], edge: float) -> dict[str, Tensor]:
+    rows = zip(heads.items(), t, strict=True)
+    return {name: moved_mass(each.mass / max(each.rows, 1), row[:, None], edge) for (name, each), row in rows}
 
 
 def moved_mass(mass: Tensor, t: Tensor | float, edge: float) -> Tensor:
     """Total variation distance to softmax, of rows whose mass is binned by ``max(x) - x``; ``[heads, bins]``."""
     gap = (torch.arange(BINS) + 0.5) * (TOP / BINS)
-    weight = _edge_weight(gap, t, edge)
-    kept = mass * weight
+    kept = mass * _edge_weight(gap, t, edge)
     return 0.5 * (kept / kept.sum(-1, keepdim=True).clamp(min=1e-30) - mass).abs().sum(-1)
 
 
@@ -352,17 +350,14 @@ def _edge_weight(gap: Tensor, t: Tensor | float, edge: float) -> Tensor:
     return torch.minimum((t - gap).clamp(min=0), width) / width
 
 
-# ------------------------------------------------------------------------------------------- passes over the batches
-
-
 def _collect(
     model: nn.Module, batches: list[Batch], edge: float, covariance: dict[nn.Module, Tensor] | None
-) -> dict[str, _Statistics]:
+) -> dict[str, _Heads]:
     """The histograms of every attention module, in one dense pass."""
-    found: dict[nn.Module, _Statistics] = {}
+    found: dict[nn.Module, _Heads] = {}
     for batch in batches:
         see = partial(_add, model, found, batch, edge, covariance)
-        _run(model, batch, Observer(see, _step(batch)))
+        run_observed(model, batch, Observer(see, _step([batch])))
     modules = adapter.attention_modules(pretrained_model(model))
     if missing := [name for name, module in modules.items() if module not in found]:
         raise ValueError(f"calibrate: the batches do not reach {', '.join(missing)}; give inputs for all parts")
@@ -371,27 +366,27 @@ def _collect(
 
 def _add(
     model: nn.Module,
-    found: dict[nn.Module, _Statistics],
+    found: dict[nn.Module, _Heads],
     batch: Batch,
     edge: float,
     covariance: dict[nn.Module, Tensor] | None,
     seen: Observed,
 ) -> None:
     heads = seen.weights.shape[1]
-    each = found.setdefault(seen.module, _Statistics(torch.zeros(heads, BINS), torch.zeros(heads, BINS)))
+    each = found.setdefault(seen.module, _Heads(torch.zeros(heads, BINS), torch.zeros(heads, BINS)))
     keep, p = real_pairs(model, seen, batch), seen.weights.float()
     gap = p.amax(-1, keepdim=True).log() - p.log()
     bins = (gap * (BINS / TOP)).nan_to_num_(nan=TOP * BINS, posinf=TOP * BINS).clamp_(0, BINS - 1).long()
     bins += BINS * torch.arange(heads, device=bins.device)[:, None, None]
-    each.mass += _histogram(bins, (p * keep).double(), heads)
-    each.count += _histogram(bins, keep.double(), heads)
+    each.mass += _histogram(bins, p * keep, heads)
+    each.count += _histogram(bins, keep.float(), heads)
     each.rows += float(keep.any(-1).sum()) / heads
     if covariance is not None:
         each.cost = each.cost + _costs(seen, p * keep.any(-1, keepdim=True), gap, covariance[seen.module], edge)
 
 
 def _histogram(bins: Tensor, weights: Tensor, heads: int) -> Tensor:
-    return torch.bincount(bins.flatten(), weights.flatten(), heads * BINS).view(heads, BINS).float().cpu()
+    return torch.bincount(bins.flatten(), weights.double().flatten(), heads * BINS).view(heads, BINS).float().cpu()
 
 
 def _costs(seen: Observed, p: Tensor, gap: Tensor, covariance: Tensor, edge: float) -> Tensor:
@@ -418,10 +413,10 @@ def _gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modu
         leaves.append((module, torch.zeros_like(output, requires_grad=True)))
         return output + leaves[-1][1]
 
-    with _frozen(model):
+    with _frozen(model), UNCOMPILED:
         for batch in batches[:GRADIENT_BATCHES]:
             with torch.enable_grad(), evaluating(model), observing(Observer(None, tap=tap)):
-                _sampled_loss(_Outcome(model, batch, model(**batch))).backward()
+                _sampled_loss(_outcome(batch, model(**batch))).backward()
             for module, leaf in leaves:
                 grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
                 total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
@@ -437,26 +432,10 @@ def _sampled_loss(outcome: "_Outcome") -> Tensor:
     return F.cross_entropy(outcome.values, labels, reduction="sum")
 
 
-def _run(model: nn.Module, batch: Batch, observer: Observer | None = None) -> "_Outcome":
-    with torch.no_grad(), evaluating(model):
-        if observer is None:
-            return _Outcome(model, batch, model(**batch))
-        with observing(observer):
-            return _Outcome(model, batch, model(**batch))
-
-
-def _timed(model: nn.Module, batch: Batch) -> tuple["_Outcome", float]:
-    start = time.process_time()
-    outcome = _run(model, batch)
-    return outcome, time.process_time() - start
-
-
 # ------------------------------------------------------------------------------------------- errors of outputs
 
-KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
 
-
-class _Outcome:
+class _Outcome(NamedTuple):
     """The part of a model's output that an error is measured on.
 
     Attributes:
@@ -466,31 +445,33 @@ class _Outcome:
         length: the number of keys that each sample saw.
     """
 
-    def __init__(self, model: nn.Module, batch: Batch, output: Any) -> None:
-        logits = getattr(output, "logits", None)
-        if logits is None:
-            states = next(value for value in output.values() if isinstance(value, Tensor) and value.dim() == 3)
-            tokens = _tokens(batch, len(states), states.shape[1]).to(states.device)
-            pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
-            self.metric, self.values = COSINE, F.normalize(pooled.float(), dim=-1)
-            self.text, self.length = torch.arange(len(states)), tokens.sum(1).long().cpu()
-        elif logits.dim() == 2:
-            self.metric, self.values = KL, logits
-            self.text, self.length = torch.arange(len(logits)), _tokens(batch, len(logits)).sum(-1).long().cpu()
-        else:
-            tokens = _tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
-            self.metric, self.values = KL, logits.flatten(0, 1)
-            if not tokens.all():
-                self.values = logits[tokens.to(logits.device)]
-            self.text, self.length = torch.nonzero(tokens)[:, 0].cpu(), tokens.cumsum(-1)[tokens].cpu()
+    metric: str
+    values: Tensor
+    text: Tensor
+    length: Tensor
 
     def error(self, sparse: "_Outcome") -> Tensor:
         """The error of each sample."""
         if self.metric == COSINE:
             return (1 - (self.values * sparse.values).sum(-1)).cpu()
-        return torch.cat(
-            [_kl(*pair) for pair in zip(self.values.split(256), sparse.values.split(256), strict=True)]
-        ).cpu()
+        blocks = zip(self.values.split(256), sparse.values.split(256), strict=True)
+        return torch.cat([_kl(*pair) for pair in blocks]).cpu()
+
+
+def _outcome(batch: Batch, output: Any) -> _Outcome:
+    logits = getattr(output, "logits", None)
+    if logits is None:
+        states = next(value for value in output.values() if isinstance(value, Tensor) and value.dim() == 3)
+        tokens = _tokens(batch, len(states), states.shape[1]).to(states.device)
+        pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
+        values = F.normalize(pooled.float(), dim=-1)
+        return _Outcome(COSINE, values, torch.arange(len(states)), tokens.sum(1).long().cpu())
+    if logits.dim() == 2:
+        lengths = _tokens(batch, len(logits)).sum(-1).long().cpu()
+        return _Outcome(KL, logits, torch.arange(len(logits)), lengths)
+    tokens = _tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
+    values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
+    return _Outcome(KL, values, torch.nonzero(tokens)[:, 0].cpu(), tokens.cumsum(-1)[tokens].cpu())
 
 
 def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
@@ -498,68 +479,83 @@ def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
+def _measure(model: nn.Module, dense: Any, batches: list[Batch], candidates: Sequence[Any]) -> list["_Result"]:
+    """The errors and times of the sparse model for each candidate, relative to the dense model."""
+    host, results = pretrained_model(model), [_Result() for _ in candidates]
+    for batch in batches:
+        host.set_attn_implementation(dense)
+        reference, dense_seconds = _run(model, batch)
+        host.set_attn_implementation("t_softmax")
+        for t, result in zip(candidates, results, strict=True):
+            set_parameter(model, t)
+            sparse, seconds = _run(model, batch)
+            result.add(reference, sparse, dense_seconds, seconds)
+    return results
+
+
+def _run(model: nn.Module, batch: Batch) -> tuple[_Outcome, float]:
+    """The outcome, and the processor time of the model's call."""
+    with torch.no_grad(), evaluating(model):
+        start = time.process_time()
+        output = model(**batch)
+        return _outcome(batch, output), time.process_time() - start
+
+
 class _Result:
-    """Errors of samples, and zeros of sampled queries, over batches."""
+    """Errors of samples over batches, and times."""
 
     def __init__(self) -> None:
-        self.errors: list[Tensor] = []
-        self.texts: list[Tensor] = []
-        self.lengths: list[Tensor] = []
-        self.metric, self.max_length, self.count = "", 0, 0
-        self.zero: dict[nn.Module, Tensor] = {}
-        self.kept: dict[nn.Module, Tensor] = {}
+        self._errors: list[Tensor] = []
+        self._owners: list[Tensor] = []
+        self._lengths: list[Tensor] = []
+        self._seconds = [0.0, 0.0]
+        self.metric, self.texts = "", 0
 
-    def add(self, dense: _Outcome, sparse: _Outcome) -> None:
-        """Add the errors of a batch."""
-        self.errors.append(dense.error(sparse).double())
-        self.texts.append(dense.text + self.count)
-        self.lengths.append(dense.length)
-        self.metric, self.count = dense.metric, self.count + int(dense.text.max()) + 1
+    def add(self, dense: _Outcome, sparse: _Outcome, dense_seconds: float, seconds: float) -> None:
+        """Add the errors and times of a batch."""
+        self._errors.append(dense.error(sparse).double())
+        self._owners.append(dense.text + self.texts)
+        self._lengths.append(dense.length)
+        self._seconds = [self._seconds[0] + dense_seconds, self._seconds[1] + seconds]
+        self.metric, self.texts = dense.metric, self.texts + int(dense.text.max()) + 1
 
-    def observer(self, model: nn.Module, batch: Batch) -> Observer:
-        """Counts the zeros of a batch."""
-
-        def see(seen: Observed) -> None:
-            keep, module = real_pairs(model, seen, batch), seen.module
-            self.zero[module] = self.zero.get(module, 0) + ((seen.weights == 0) & keep).sum((0, 2, 3))
-            self.kept[module] = self.kept.get(module, 0) + keep.sum((0, 2, 3))
-            self.max_length = max(self.max_length, seen.weights.shape[-1])
-
-        return Observer(see, _step(batch))
-
-    def zeros(self, model: nn.Module) -> HeadTable:
-        """The share of exact zeros."""
-        modules = adapter.attention_modules(pretrained_model(model))
-        return HeadTable.of(
-            "zeros", {name: self.zero[m] / self.kept[m] for name, m in modules.items() if m in self.kept}
-        )
+    @property
+    def time(self) -> float:
+        """The sparse model's processor time over the dense model's."""
+        return self._seconds[1] / max(self._seconds[0], 1e-9)
 
     def check(self) -> None:
         """Raise if the samples are too few for a certificate."""
-        samples = sum(map(len, self.errors))
-        if samples < MIN_SAMPLES or self.count < 2:
+        samples = sum(map(len, self._errors))
+        if samples < MIN_SAMPLES or self.texts < MIN_TEXTS:
             raise ValueError(
-                f"calibrate: {samples} held-out samples of {self.count} texts are too few to certify an error; give at"
-                f" least {MIN_SAMPLES} samples (tokens of a language model, else texts) of 2 texts"
+                f"calibrate: {samples} held-out samples of {self.texts} texts are too few to certify an error; give at"
+                f" least {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts"
             )
 
     def mean(self, chosen: Tensor | None = None) -> tuple[float, float]:
         """The mean error and its standard error, where texts are independent and their tokens are not."""
-        errors, texts = torch.cat(self.errors), torch.cat(self.texts)
+        errors, owners = torch.cat(self._errors), torch.cat(self._owners)
         if chosen is not None:
-            errors, texts = errors[chosen], texts[chosen]
-        mean, used = errors.mean(), texts.unique()
-        if len(used) < 2:
+            errors, owners = errors[chosen], owners[chosen]
+        mean, count = errors.mean(), len(owners.unique())
+        if count < 2:
             return float(mean), math.nan
-        sums = torch.zeros(self.count, dtype=errors.dtype).index_add_(0, texts, errors - mean)[used]
-        return float(mean), float(sums.square().sum().sqrt() / len(errors) * math.sqrt(len(used) / (len(used) - 1)))
+        sums = torch.zeros(self.texts, dtype=errors.dtype).index_add_(0, owners, errors - mean)
+        return float(mean), float(sums.square().sum().sqrt() / len(errors) * math.sqrt(count / (count - 1)))
+
+    def bound(self) -> float:
+        """The upper confidence bound of the mean error."""
+        mean, deviation = self.mean()
+        return mean + student_quantile(self.texts - 1) * deviation
 
     def by_length(self) -> list[tuple[int, int, float, float, int]]:
-        lengths, rows = torch.cat(self.lengths), []
+        """Number of keys (from, to), error, standard error and number of samples."""
+        lengths, rows = torch.cat(self._lengths), []
         for first, last in pairwise(LENGTHS):
             chosen = (lengths > first) & (lengths <= last)
             if chosen.any():
-                rows.append((first, min(last, self.max_length), *self.mean(chosen), int(chosen.sum())))
+                rows.append((first, min(last, int(lengths.max())), *self.mean(chosen), int(chosen.sum())))
         return rows
 
 
@@ -567,7 +563,7 @@ class _Result:
 
 
 def _split(batches: Iterable[Batch], held_out: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
-    """Batches to fit on and to test on; a single batch is split by its rows."""
+    """Batches to select on and to certify with; a single batch is split by its rows."""
     given = [batches] if isinstance(batches, Mapping) else list(batches)
     for batch in given:
         if not isinstance(batch, Mapping):
@@ -588,7 +584,7 @@ def _rows(batch: Batch, rows: slice) -> Batch:
     return {name: value[rows] if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
-def _check(error: float, edge: float, fit: list[Batch], test: list[Batch]) -> None:
+def _check(error: float, edge: float, test: list[Batch]) -> None:
     if not 0 < error < math.inf:
         raise ValueError(f"calibrate: error must be positive, got {error!r}; 0.005 changes perplexity by about 0.5 %")
     if not edge >= 0:
@@ -604,13 +600,25 @@ def _tokens(batch: Batch, rows: int, length: int | None = None, decoder: bool = 
         mask = batch.get(name)
         if isinstance(mask, Tensor) and mask.dim() == 2 and (length is None or mask.shape[1] == length):
             return mask
-    ids = batch.get("input_ids")
-    return torch.ones(rows, length or (ids.shape[1] if isinstance(ids, Tensor) else 1), dtype=torch.long)
+    return torch.ones(rows, length or _length(batch), dtype=torch.long)
 
 
-def _step(batch: Batch) -> int:
-    lengths = [value.shape[1] for value in batch.values() if isinstance(value, Tensor) and value.dim() == 2]
-    return max(max(lengths, default=1) // ROWS, 1)
+def _length(batch: Batch) -> int:
+    """The number of tokens per text, with padding."""
+    return max(
+        (value.shape[1] for value in batch.values() if isinstance(value, Tensor) and value.dim() == 2), default=1
+    )
+
+
+def _step(batches: list[Batch]) -> int:
+    """Every how many queries the weights are observed."""
+    return max(1, *(_length(batch) // ROWS for batch in batches))
+
+
+def _dense_implementation(model: nn.Module) -> Any:
+    """The attention that the sparse model is compared with: the model's own, or softmax if it is sparse already."""
+    chosen = adapter.implementations(pretrained_model(model).config)
+    return "softmax" if isinstance(chosen, str) and chosen in ROW_MAPPINGS else chosen
 
 
 @contextmanager
@@ -627,88 +635,56 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _restored_on_error(model: nn.Module) -> Iterator[None]:
-    restore = _restorer(model)
-    try:
-        yield
-    except BaseException:
-        restore()
-        raise
-
-
-@contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
-    restore = _restorer(model)
-    try:
-        yield
-    finally:
-        restore()
-
-
-def _restorer(model: nn.Module) -> Callable[[], None]:
-    """A function that gives a model the attention that it has now."""
+def _restored(model: nn.Module, after: str = "") -> Iterator[None]:
+    """Give a model the attention that it has now back at the end, or only after an error."""
     host = pretrained_model(model)
     chosen, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
-    held: list[HeadParameter | None] = [parameter_of(module) for module in modules]
+    held = [parameter_of(module) for module in modules]
     entries = [(config, vars(config).get(ENTRY)) for config in adapter.configurations(host.config)]
-
-    def restore() -> None:
-        host.set_attn_implementation(chosen)  # type: ignore[arg-type]
-        for module, each in zip(modules, held, strict=True):
-            attach(module, each)
-        for config, entry in entries:
-            vars(config).pop(ENTRY, None)
-            if entry is not None:
-                setattr(config, ENTRY, entry)
-
-    return restore
-
-
-# ------------------------------------------------------------------------------------------- folders
-
-
-def calibrate_folder(
-    source: str, texts: Path, out: Path, *, length: int = 512, samples: int = 16, **options: Any
-) -> Calibration:
-    """Calibrate a saved model on a text file and save it with its tokenizer.
-
-    Args:
-        source: a folder or hub id of a model with its tokenizer.
-        texts: a UTF-8 text file. Language models get pieces of ``length`` tokens, others one line per text.
-        out: the folder to write.
-        length: the number of tokens per text.
-        samples: the number of texts.
-        options: further arguments of :func:`calibrate`.
-    """
-    tokenizer, model = _load(source)
-    batches = _batches(tokenizer, model, texts.read_text(encoding="utf-8"), length, samples)
-    found = calibrate(model, batches, **options)
-    with adapter.quiet():
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-    return found
+    restore = True
+    try:
+        yield
+        restore = not after
+    finally:
+        if restore:
+            host.set_attn_implementation(chosen)  # type: ignore[arg-type]
+            for module, each in zip(modules, held, strict=True):
+                attach(module, each)
+            for config, entry in entries:
+                vars(config).pop(ENTRY, None)
+                if entry is not None:
+                    setattr(config, ENTRY, entry)
 
 
 @adapter.quiet()
-def _load(source: str) -> tuple[Any, Any]:
-    """The tokenizer and the model with its own task head, from safetensors only and without remote code."""
-    try:
-        options: dict[str, Any] = {"trust_remote_code": False}
-        config = AutoConfig.from_pretrained(source, **options)
-        kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], AutoModel)
-        return AutoTokenizer.from_pretrained(source, **options), kind.from_pretrained(source, use_safetensors=True)
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {why}") from error
+def text_batches(
+    tokenizer: Any, model: Any, text: str, length: int | None = None, samples: int | None = None
+) -> list[Batch]:
+    """Batches from a text: pieces of ``length`` tokens for language models, else lines, truncated; evenly spaced.
 
-
-def _batches(tokenizer: Any, model: Any, text: str, length: int, samples: int) -> list[Batch]:
+    Args:
+        tokenizer: of the model.
+        model: a Transformers model.
+        text: a long text.
+        length: the number of tokens per text. Default: 512, or as many as the model has positions.
+        samples: the number of texts. Default: 16 pieces, or 200 lines.
+    """
+    positions = getattr(model.config, "max_position_embeddings", length or 512)
+    length = length or min(512, positions)
+    if length > positions:
+        raise ValueError(f"length must be at most {positions}, the positions of the model, got {length}")
     if model.get_output_embeddings() is None:
-        lines = [line for line in text.splitlines() if line.strip()][:samples]
+        lines = _spaced([line for line in text.splitlines() if line.strip()], samples or 200)
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         options = {"return_tensors": "pt", "padding": True, "truncation": True, "max_length": length}
         return [dict(tokenizer(lines[i : i + 8], **options)) for i in range(0, len(lines), 8)]
-    with adapter.quiet():  # a text longer than the model is expected here
-        ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
-    pieces = ids[: len(ids) // length * length].view(-1, length)[:samples]
-    return [{"input_ids": piece[None]} for piece in pieces]
+    ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
+    if len(ids) < length:
+        raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; give more text")
+    pieces = ids[: len(ids) // length * length].split(length)
+    return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 16)]
+
+
+def _spaced(items: Sequence[Any], count: int) -> list[Any]:
+    """At most ``count`` items, evenly spaced."""
+    return [items[i * len(items) // count] for i in range(count)] if len(items) > count else list(items)

@@ -1,18 +1,24 @@
 """Measure a model's attention: the share of exact zeros, the weights, and the map of one sentence."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer
 
 from rsoftmax.huggingface.attention import adapter
-from rsoftmax.huggingface.attention.api import HeadTable, layers, parameters, pretrained_model, set_attention
+from rsoftmax.huggingface.attention.api import (
+    HeadTable,
+    layers,
+    load_pretrained,
+    parameters,
+    pretrained_model,
+    set_attention,
+)
 from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
 from rsoftmax.huggingface.attention.saving import ENTRY
 from rsoftmax.mappings import MAPPINGS
@@ -44,16 +50,25 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
 
     A module shared by several layers counts all of its calls. Modules that are not called are left out.
     """
+    return zeros_of(model, [batch])[0]
+
+
+def zeros_of(model: nn.Module, batches: Iterable[Mapping[str, Any]], step: int = 1) -> tuple[HeadTable, int]:
+    """The share of zeros over several batches, on every ``step``-th query, and the largest number of keys."""
     zeros: dict[nn.Module, Tensor] = {}
     kept: dict[nn.Module, Tensor] = {}
+    called: dict[str, nn.Module] = {}
+    lengths = {0}
 
-    def count(seen: Observed) -> None:
+    def count(batch: Mapping[str, Any], seen: Observed) -> None:
         module, keep, weights = seen.module, real_pairs(model, seen, batch), seen.weights
         zeros[module] = zeros.get(module, 0) + ((weights == 0) & keep).sum((0, 2, 3))
         kept[module] = kept.get(module, 0) + keep.sum((0, 2, 3))
+        lengths.add(weights.shape[-1])
 
-    called = run_observed(model, batch, Observer(count))
-    return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in called.items()})
+    for batch in batches:
+        called |= run_observed(model, batch, Observer(partial(count, batch), step))
+    return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in called.items()}), max(lengths)
 
 
 def attention_weights(model: nn.Module, batch: Mapping[str, Any], *, masked: float = 0.0) -> dict[str, Tensor]:
@@ -108,7 +123,7 @@ def run_observed(model: nn.Module, batch: Mapping[str, Any], observer: Observer)
         called.add(seen.module)
         observe(seen)
 
-    with torch.no_grad(), evaluating(model), _UNCOMPILED, observing(observer._replace(see=see)):
+    with torch.no_grad(), evaluating(model), UNCOMPILED, observing(observer._replace(see=see)):
         model(**batch)
     host = pretrained_model(model)
     if not called:
@@ -151,7 +166,7 @@ class _Uncompiled:
                 self.stance.__exit__(*error)
 
 
-_UNCOMPILED = _Uncompiled()
+UNCOMPILED = _Uncompiled()
 
 
 @dataclass(frozen=True)
@@ -195,7 +210,7 @@ def attention_map(
     Returns:
         The weights. In an encoder-decoder model, the decoder gets the same sentence.
     """
-    tokenizer, model = _load(source)
+    tokenizer, model = load_pretrained(source)
     given: dict[str, Any] = parameter or {}
     if mapping is not None or given:
         set_attention(model, mapping or "r_softmax", **given)
@@ -212,25 +227,6 @@ def attention_map(
     weights = attention_weights(model, batch, masked=torch.nan)[name][0]
     chosen = range(len(weights)) if not heads else [_index("head", head, len(weights)) for head in heads]
     return AttentionMap(f"{_title(model)}    {name}", tokens, {head: weights[head] for head in chosen})
-
-
-@adapter.quiet()
-def _load(source: str) -> tuple[Any, Any]:
-    """Load the tokenizer and the model without its task head, from safetensors only and without remote code."""
-    if not Path(source).is_dir() and _is_path(source):
-        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: no such folder")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        return tokenizer, AutoModel.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {why}") from error
-
-
-def _is_path(source: str) -> bool:
-    """Whether a name cannot be a hub id, or is in an existing folder: a mistyped path is not looked up on the hub."""
-    parent = Path(source).parent
-    return source.count("/") > 1 or source.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
 
 
 def _title(model: Any) -> str:
