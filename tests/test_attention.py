@@ -531,3 +531,43 @@ def test_autocast_leaves_the_meta_device_alone_as_in_torch_attention() -> None:
     q, k, v = (x.detach().to("meta") for x in qkv(dtype=torch.float32))
     with torch.autocast("cpu", torch.bfloat16):
         assert sparse_attention(q, k, v, r=0.5).dtype == F.scaled_dot_product_attention(q, k, v).dtype
+
+
+def test_a_scale_for_each_head_or_row_multiplies_its_scores() -> None:
+    q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
+    for scale in (torch.rand(4), torch.rand(2, 1, 5, 1), torch.tensor(0.3)):
+        factor = (scale[:, None, None] if scale.dim() == 1 else scale).double()
+        for causal in (False, True):
+            ours = sparse_attention(q, k, v, is_causal=causal, scale=scale.double(), mapping="t_softmax", t=1.5)
+            assert_close(
+                ours, sparse_attention(q * factor, k, v, is_causal=causal, scale=1.0, mapping="t_softmax", t=1.5)
+            )
+    s = torch.rand(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: sparse_attention(q, k, v, scale=s, r=0.4), (s,))
+    with pytest.raises(ValueError, match=r"scale of shape \(3,\) is one value for each head, but query has 4 heads"):
+        sparse_attention(q, k, v, scale=torch.rand(3), r=0.4)
+    with pytest.raises(ValueError, match="scale must be a number, a tensor or 'log n', got 'log'"):
+        sparse_attention(q, k, v, scale="log", r=0.4)
+
+
+def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
+    q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
+    keep = torch.rand(2, 1, 5, 5) < 0.6
+    keep[0, 0, 3] = False  # a query that sees nothing
+    bias = torch.zeros(2, 1, 1, 5).masked_fill(torch.tensor([0, 0, 0, 1, 1]).bool(), -math.inf)
+    cases = [
+        (None, False, torch.full((5, 1), 5.0)),
+        (None, True, torch.arange(1.0, 6.0)[:, None]),
+        (keep, False, keep.sum(-1, keepdim=True)),
+        (keep, True, keep.tril().sum(-1, keepdim=True)),
+        (keep[:, :, :1], True, keep[:, :, :1].expand(2, 1, 5, 5).tril().sum(-1, keepdim=True)),
+        (keep[..., :1], False, 5 * keep[..., :1].double()),
+        (bias.double(), False, torch.tensor(3.0)),
+    ]
+    for mask, causal, n in cases:
+        scaled = q * n.clamp(min=1).log().double()
+        for given in ({"mapping": "softmax"}, {"mapping": "k_softmax", "k": 2.0}):
+            ours = sparse_attention(q, k, v, mask, is_causal=causal, scale="log n", **given)
+            assert_close(ours, sparse_attention(scaled, k, v, mask, is_causal=causal, **given))
+            weights = attention_weights(q, k, mask, causal, "log n", **given)
+            assert_close(weights @ v, ours)

@@ -399,3 +399,25 @@ def test_a_part_with_its_own_settings_keeps_them(tmp_path: Path) -> None:
     learned = [key for key, _ in read.named_parameters() if "rsoftmax" in key]
     assert len(learned) == LAYERS
     assert all("text_model" in key for key in learned)
+
+
+def test_the_scale_log_n_is_learned_saved_and_loaded(tmp_path: Path) -> None:
+    config = hf.BertConfig(
+        num_hidden_layers=2, hidden_size=16, num_attention_heads=2, intermediate_size=8, vocab_size=50
+    )
+    model, tokens = hf.BertModel(config).eval(), torch.arange(64)[None] % 50
+    dense = model(tokens).last_hidden_state
+    set_attention(model, "r_softmax", r=0.0, scale="log n")
+    assert_close(model(tokens).last_hidden_state, dense)  # the usual scale at 64 keys
+    names = [name for name in model.state_dict() if name.endswith("rsoftmax.log_scale")]
+    assert len(names) == 2
+    with torch.no_grad():
+        model.get_parameter(names[0]).fill_(0.5)
+    model.save_pretrained(tmp_path)
+    loaded = hf.BertModel.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded.get_parameter(names[0]), model.get_parameter(names[0]))
+    assert_close(loaded(tokens).last_hidden_state, model(tokens).last_hidden_state)
+    loaded(tokens).last_hidden_state.square().sum().backward()
+    assert all(loaded.get_parameter(name).grad is not None for name in names)
+    with pytest.raises(ValueError, match="scale='log n' needs a mapping with a parameter; softmax is r_softmax, r=0"):
+        set_attention(model, "softmax", scale="log n")

@@ -92,7 +92,7 @@ def loss(name: str, z: Tensor, y: Tensor, **options: Any) -> Tensor:
 
 
 def test_every_loss_is_tested() -> None:
-    assert {*BY_HAND, "label_count_loss", *fenchel_young.__all__} == set(losses.__all__)
+    assert {*BY_HAND, "label_count_loss", "label_rate_loss", *fenchel_young.__all__} == set(losses.__all__)
 
 
 @every_loss
@@ -205,6 +205,16 @@ def test_label_count_loss_is_cross_entropy_of_the_count() -> None:
     assert_close(losses.label_count_loss(c, y), expected.mean())
 
 
+def test_label_rate_loss_is_cross_entropy_of_the_share_of_zeros() -> None:
+    c = torch.randn(4, 3, 1, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(0, 2, (4, 3, 5), generator=torch.Generator().manual_seed(1))
+    r, rate = c.sigmoid()[..., 0], (y == 0).float().mean(-1)
+    expected = -rate * r.log() - (1 - rate) * (1 - r).log()
+    assert_close(losses.label_rate_loss(c, y, reduction="none"), expected)
+    assert_close(losses.label_rate_loss(c, y), expected.mean())
+    assert losses.label_rate_loss(torch.tensor([[1000.0], [-1000.0]]), torch.tensor([[0, 0], [1, 1]])) == 0
+
+
 @every_loss
 def test_bad_input(name: str) -> None:
     z, y = torch.zeros(2, 3), torch.tensor([[1, 0, 2], [0, 0, 1]])
@@ -235,6 +245,11 @@ def test_label_count_loss_with_a_wrong_number_of_logits() -> None:
         ValueError, match=r"c of shape \(2, 3\) must be \[..., K \+ 1\] for y \[..., K\] of shape \(2, 3\)"
     ):
         losses.label_count_loss(torch.zeros(2, 3), torch.zeros(2, 3))
+
+
+def test_label_rate_loss_takes_one_logit_for_each_row() -> None:
+    with pytest.raises(ValueError, match=r"c of shape \(2, 3\) must be \[..., 1\] for y \[..., K\] of shape \(2, 3\)"):
+        losses.label_rate_loss(torch.zeros(2, 3), torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("name", ["r_softmax_loss", "sparsemax_hinge_loss", "sparsehourglass_loss"])

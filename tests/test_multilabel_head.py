@@ -78,6 +78,7 @@ def test_the_default_choices() -> None:
     heads = [MultiLabelHead(4, 7, rule=rule) for rule in NAMES]
     assert {head.rule.name: (head.mapping, head.criterion) for head in heads} == {
         "expected_f1": ("r_softmax", "binary_cross_entropy"),
+        "rate": ("r_softmax", "r_softmax_loss"),
         "count": ("r_softmax", "r_softmax_loss"),
         "threshold": ("t_softmax", "t_softmax_loss"),
         "zero": ("t_softmax", "binary_cross_entropy"),
@@ -132,6 +133,8 @@ def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
     threshold = {"threshold.weight": (1, 5), "threshold.bias": (1,)}
     assert found == {
         "expected_f1": {"logits.weight": (7, 5), "logits.bias": (7,)} | threshold,
+        "rate": logits
+        | {"rate.0.weight": (64, 6), "rate.0.bias": (64,), "rate.2.weight": (1, 64), "rate.2.bias": (1,)},
         "count": logits | {"count.weight": (7, 5), "count.bias": (7,)},
         "fixed": logits,
         "threshold": logits | threshold,
@@ -150,7 +153,7 @@ def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
 
 def test_scores_of_another_head_are_refused() -> None:
     strange, y = Scores(torch.zeros(2, 6).double()), targets((2, 6))
-    for rule, field in (("expected_f1", "none"), ("count", "c"), ("threshold", "theta")):
+    for rule, field in (("expected_f1", "none"), ("rate", "c"), ("count", "c"), ("threshold", "theta")):
         head = head_of("auto", rule)
         message = rf"needs Scores\.{field}, got None; pass what head\.scores\(h\)"
         with pytest.raises(ValueError, match=message):
@@ -165,7 +168,7 @@ def test_an_impossible_choice_says_what_works() -> None:
         ({"mapping": "spherical_softmax"}, r"does not preserve the order of logits.* use 'auto' or one of softmax"),
         (
             {"mapping": "r_softmax", "rule": "threshold"},
-            r"mapping='r_softmax', which takes 'expected_f1', 'count', 'fixed'; other rules: .*'auto' selects",
+            r"mapping='r_softmax', which takes 'expected_f1', 'rate', 'count', 'fixed'; other rules: .*'auto' selects",
         ),
         ({"mapping": "t_softmax", "rule": None}, r"rule=None does not work with .* 'threshold', 'zero'; other rules"),
         ({"mapping": "sparsemax", "rule": "count"}, r"mapping='sparsemax', which takes None; other rules"),
@@ -259,7 +262,33 @@ def test_the_count_head_keeps_its_most_probable_number_of_labels() -> None:
     assert torch.equal(output.p[6], softmax(z[6]))
 
 
-def test_the_paper_loss_takes_the_true_rate_and_adds_the_count() -> None:
+def test_the_rate_head_keeps_the_number_of_labels_nearest_to_its_rate() -> None:
+    head, z = head_of("r_softmax", "rate"), spread_apart((7, 6))
+    for offset in (-0.05, 0.0, 0.05):  # the rates of k and k + 1 labels are 1/6 apart
+        r = (1 - torch.arange(7).double()[:, None] / 6 + offset).clamp(1e-3, 1 - 1e-3)
+        output = head.decode(Scores(z, None, r.logit()))
+        assert output.labels.sum(-1).tolist() == list(range(7))
+        assert output.r is not None
+        assert_close(output.r.flatten(), 1 - torch.arange(7) / 6, check_dtype=False)
+    assert torch.equal(output.p[6], softmax(z[6]))
+    extreme = head.decode(Scores(z[:2], None, torch.tensor([[1e4], [-1e4]]).double()))
+    assert extreme.labels.sum(-1).tolist() == [0, 6]
+    lost = head.decode(Scores(z[:2], None, torch.tensor([[torch.nan], [0.0]]).double()))
+    assert lost.p.isnan().any(-1).tolist() == [True, False]
+
+
+def test_the_paper_loss_takes_the_predicted_rate_and_learns_it_through_r_softmax() -> None:
+    head, y = head_of("r_softmax", "rate"), targets((4, 6))
+    scores = head.scores(spread_apart((4, 5)))
+    assert scores.c is not None
+    paper = losses.r_softmax_loss(scores.z, y, scores.c.sigmoid())
+    assert_close(head.loss(scores, y), paper + losses.label_rate_loss(scores.c, y))
+    (through,) = torch.autograd.grad(paper, scores.c, retain_graph=True)
+    assert through.abs().max() > 0
+    assert_close(scores.c, head.get_submodule("rate")(scores.z))
+
+
+def test_the_count_loss_takes_the_true_rate_and_adds_the_count() -> None:
     head = head_of("r_softmax", "count")
     scores = head.scores(spread_apart((4, 5)))
     y = targets((4, 6))
@@ -342,7 +371,7 @@ def test_weights_of_rows_and_entries() -> None:
     flipped = y.clone()
     flipped[:, 2] = 1 - y[:, 2]
     assert_close(head.loss(head(h), y, weight=known), head.loss(head(h), flipped, weight=known))
-    for rule in ("expected_f1", "count"):  # a weight per row of a single label
+    for rule in ("expected_f1", "rate", "count"):  # a weight per row of a single label
         head, weight = MultiLabelHead(5, 1, rule=rule).double(), torch.rand(6, 1).double()
         rows = head.loss(head(h), y[:, :1], reduction="none")
         assert_close(head.loss(head(h), y[:, :1], weight=weight), (rows * weight[:, 0]).mean(), msg=rule)
@@ -400,7 +429,7 @@ def test_training_lowers_the_loss() -> None:
 @pytest.mark.train
 def test_heads_learn_which_labels_and_how_many() -> None:
     for mapping, rule, loss in CHOICES:
-        if rule in ("expected_f1", "threshold", "zero") or (rule, loss) == ("count", "r_softmax_loss"):
+        if rule in ("expected_f1", "threshold", "zero") or (rule in ("rate", "count") and loss == "r_softmax_loss"):
             found, y, _ = labels_after_training(mapping, rule, loss, steps=300)
             assert torch.equal(found, y), (mapping, rule, loss)
 
@@ -412,7 +441,7 @@ def test_a_head_of_a_hundred_thousand_labels_fits_in_a_gigabyte() -> None:
 import resource, torch
 from rsoftmax.multilabel import MultiLabelHead
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for rule in ("expected_f1", "count"):
+for rule in ("expected_f1", "rate", "count"):
     head = MultiLabelHead(16, 100_000, rule=rule)
     y = torch.rand(16, 100_000) < 0.001
     output = head(torch.randn(16, 16))

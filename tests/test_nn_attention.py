@@ -247,3 +247,33 @@ def test_modules_and_the_context_compile() -> None:
         attend = torch.compile(lambda x: F.scaled_dot_product_attention(x, x, x), backend="aot_eager")
         assert_close(attend(x[None]), F.scaled_dot_product_attention(x[None], x[None], x[None]))
     assert served.calls > 0
+
+
+def test_the_scale_log_n_is_learned_for_each_head_and_ignores_padding() -> None:
+    torch.manual_seed(0)
+    module = MultiheadAttention(8, 2, batch_first=True, mapping="softmax", scale="log n").double()
+    plain = MultiheadAttention(8, 2, batch_first=True, mapping="softmax").double()
+    module.load_state_dict(plain.state_dict())  # torch's state dicts lack it, too
+    assert module.log_scale is not None
+    assert "log_scale" in module.state_dict()
+    x = torch.randn(1, 64, 8).double()
+    assert_close(module(x, x, x)[0], plain(x, x, x)[0])  # the usual scale at 64 keys
+    padding = torch.arange(64)[None] >= 5
+    short = module(x[:, :5], x[:, :5], x[:, :5])[0]
+    assert_close(module(x, x, x, key_padding_mask=padding)[0][:, :5], short)
+    assert not torch.allclose(short, plain(x[:, :5], x[:, :5], x[:, :5])[0])
+    short.square().sum().backward()
+    assert module.log_scale.grad is not None
+    assert (module.log_scale.grad != 0).all()
+    with pytest.raises(ValueError, match="scale must be None or 'log n', got 'log'"):
+        MultiheadAttention(8, 2, mapping="softmax", scale="log")
+
+
+def test_layers_and_replaced_modules_take_the_scale() -> None:
+    layer = TransformerEncoderLayer(8, 2, batch_first=True, mapping="t_softmax", t=4.0, scale="log n")
+    assert isinstance(layer.self_attn, MultiheadAttention)
+    assert layer.self_attn.log_scale is not None
+    replaced = replace_attention(nn.TransformerEncoderLayer(8, 2, batch_first=True), "softmax", scale="log n")
+    assert any(name.endswith("log_scale") for name, _ in replaced.named_parameters())
+    again = replace_attention(replaced, "softmax")
+    assert not any(name.endswith("log_scale") for name, _ in again.named_parameters())

@@ -374,7 +374,7 @@ def test_unknown_labels_are_ignored() -> None:
 def test_rows_of_weight_zero_do_not_count() -> None:
     x, y = np.concatenate([X[TRAIN], X[TRAIN]]), np.concatenate([Y[TRAIN], 1 - Y[TRAIN]])
     weight = (np.arange(400) < 200).astype(float)
-    for rule in ("expected_f1", "count"):
+    for rule in ("expected_f1", "rate", "count"):
         model = plain(rule=rule, batch_size=400)  # one batch: an update by the gradient of the weighted loss
         gradients = []
         for rows, labels, weights in ((x, y, weight), (X[TRAIN], Y[TRAIN], None)):

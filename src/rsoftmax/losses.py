@@ -28,6 +28,7 @@ __all__ = [
     "entmax15_loss",
     "entmax_loss",
     "label_count_loss",
+    "label_rate_loss",
     "r_softmax_loss",
     "sparsehourglass_loss",
     "sparsemax_hinge_loss",
@@ -58,7 +59,7 @@ def r_softmax_loss(z: Tensor, y: Tensor, r: Value, *, reduction: Reduction = "me
         >>> r_softmax_loss(z, y, 0.5)
         tensor(0.7374)
 
-    When the rate is predicted, the paper adds the cross-entropy of the label count, :func:`label_count_loss`.
+    When the rate is predicted, the paper adds its cross-entropy to the true rate, :func:`label_rate_loss`.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 5.
     """
@@ -197,7 +198,7 @@ def sparsehourglass_loss(z: Tensor, y: Tensor, q: Value = 10.0, *, reduction: Re
 
 
 def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Cross-entropy of the number of positive labels: the part of the paper's loss that trains the rate.
+    """Cross-entropy of the number of positive labels.
 
     Args:
         c: logits of the counts 0..K, [..., K + 1].
@@ -211,7 +212,7 @@ def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> 
         >>> label_count_loss(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1, 1]))
         tensor(0.1698)
 
-    Reference: Bałazy et al., r-softmax (2023), section 4.1.
+    Trains the counts of ``rule="count"`` in :class:`rsoftmax.multilabel.MultiLabelHead`.
     """
     check_input("label_count_loss", c, -1)
     count = _checked_labels("label_count_loss", y, reduction).sum(-1, keepdim=True).long()
@@ -222,6 +223,36 @@ def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> 
         )
     log_p = F.log_softmax(c.to(at_least_float32(c.dtype)), -1)
     return _reduce(-log_p.gather(-1, count).squeeze(-1), reduction)
+
+
+def label_rate_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    r"""Cross-entropy of the rate of zeros: the part of the paper's loss that trains the predicted rate.
+
+    .. math:: -\bar r \log \sigma(c) - (1 - \bar r) \log (1 - \sigma(c)), \qquad \bar r = 1 - \|y\|_1 / K
+
+    Args:
+        c: logit of the rate, [..., 1].
+        y: labels [..., K], 0 or 1.
+        reduction: "mean", "sum" or "none", over rows.
+
+    Returns:
+        The loss; a scalar, or [...] with ``reduction="none"``.
+
+    Example:
+        >>> label_rate_loss(torch.tensor([0.5]), torch.tensor([1, 0, 0, 0]))
+        tensor(0.5991)
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.1.
+    """
+    check_input("label_rate_loss", c, -1)
+    y = _checked_labels("label_rate_loss", y, reduction)
+    if c.shape != (*y.shape[:-1], 1):
+        raise ValueError(
+            f"label_rate_loss: c of shape {shape_of(c)} must be [..., 1] for y [..., K] of shape {shape_of(y)}"
+        )
+    c = c.squeeze(-1).to(at_least_float32(c.dtype))
+    rate = 1 - y.to(c.dtype).mean(-1)
+    return _reduce(F.binary_cross_entropy_with_logits(c, rate, reduction="none"), reduction)
 
 
 def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:

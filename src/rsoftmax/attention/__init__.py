@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rsoftmax._tensors import Value, in_graph, is_plain, without_autocast
 from rsoftmax.attention import autograd, equations, graph_op
-from rsoftmax.attention.call import prepare
+from rsoftmax.attention.call import Scale, prepare
 from rsoftmax.extend import ROW_MAPPINGS as ROW_MAPPINGS
 from rsoftmax.mappings import MAPPINGS as MAPPINGS  # importing it registers the built-in mappings
 
@@ -23,7 +23,7 @@ def sparse_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
+    scale: Scale | None = None,
     enable_gqa: bool = False,
     *,
     mapping: str = "r_softmax",
@@ -45,7 +45,10 @@ def sparse_attention(
         dropout_p: the probability of dropping a weight, rounded to 1 / 65536. It applies at every call: pass 0 in
             evaluation.
         is_causal: query i sees keys 0 to i. With ``attn_mask``, it sees the keys that both keep.
-        scale: default: 1 / sqrt(D).
+        scale: a number, default 1 / sqrt(D); a tensor [Hq] with one value for each head, or one that broadcasts to
+            [..., Hq, Q, 1]; or "log n": log(n) / sqrt(D), where n is the number of keys that the query may see. Softmax
+            needs it to stay as sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for each
+            head: multiply the query by it).
         enable_gqa: allow H to be a divisor of Hq; adjacent query heads share a key head.
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``, which needs a weight for each entry.
         parameter: the parameter of the mapping under its letter, such as ``r=0.5`` or ``t=2.0``. A number, a tensor
@@ -91,7 +94,7 @@ def attention_weights(
     key: Tensor,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
-    scale: float | None = None,
+    scale: Scale | None = None,
     enable_gqa: bool = False,
     *,
     mapping: str = "r_softmax",
@@ -104,7 +107,7 @@ def attention_weights(
         key: [..., H, L, D].
         attn_mask: as in :func:`sparse_attention`.
         is_causal: as in :func:`sparse_attention`.
-        scale: default: 1 / sqrt(D).
+        scale: as in :func:`sparse_attention`.
         enable_gqa: as in :func:`sparse_attention`.
         mapping: as in :func:`sparse_attention`.
         parameter: as in :func:`sparse_attention`.

@@ -10,6 +10,9 @@ from rsoftmax._rows import broadcast, inside_domain
 from rsoftmax._tensors import FLOATS, Value, at_least_float32, shape_of
 from rsoftmax.extend import ROW_MAPPINGS, Mapping
 
+Scale = float | Tensor | str
+"""A number, a tensor with one value for each head, or "log n"."""
+
 STEPS = 1 << 16  # dropout draws 16 bits for each weight: its probability is a multiple of 1 / 65536
 TENSORS = 6
 
@@ -91,7 +94,7 @@ def prepare(
     attn_mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
-    scale: float | None,
+    scale: Scale | None,
     enable_gqa: bool,
     mapping: str,
     parameter: dict[str, Value],
@@ -117,9 +120,36 @@ def prepare(
     mask, bias = (None, None) if attn_mask is None else _mask_or_bias(name, attn_mask, sizes, q)
     tensor = _parameter_tensor(name, row, given, sizes, q.device) if isinstance(given, Tensor) else None
     number = None if isinstance(given, Tensor) else given
-    if scale is None:
-        scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    return Call(q, k, v, bias, tensor, mask, mapping, number, scale, is_causal, dropout_p, options), rows
+    call = Call(q, k, v, bias, tensor, mask, mapping, number, 1.0, is_causal, dropout_p, options)
+    return _scale(name, call, scale, sizes), rows
+
+
+def _scale(name: str, call: Call, scale: Scale | None, sizes: Sizes) -> Call:
+    """The call with its scale. One that differs between rows is multiplied into the queries."""
+    usual = 1 / math.sqrt(max(call.q.shape[-1], 1))
+    if scale is None or scale == "log n":
+        call = call._replace(scale=usual)
+        return call if scale is None else _times(call, visible_keys(call).clamp(min=1).log())
+    if isinstance(scale, Tensor):
+        return _times(call, _per_head(name, "scale", scale, sizes, call.q.device))
+    if isinstance(scale, str):
+        raise ValueError(f"{name}: scale must be a number, a tensor or 'log n', got {scale!r}")
+    return call._replace(scale=scale)
+
+
+def _times(call: Call, factor: Tensor) -> Call:
+    return call._replace(q=(call.q * factor).to(call.q.dtype))
+
+
+def visible_keys(call: Call) -> Tensor:
+    """How many keys each query may see, as float32 that broadcasts to [B, H, G, Q, 1]."""
+    rows, length, device = call.q.shape[-2], call.k.shape[-2], call.q.device
+    keep = call.mask if call.bias is None else call.bias != -math.inf
+    if keep is None:
+        last = torch.arange(1, rows + 1, device=device).clamp(max=length)[:, None]
+        return (last if call.is_causal else torch.tensor(length, device=device)).float()
+    keep = keep.expand(*keep.shape[:-2], rows if call.is_causal else keep.shape[-2], length)
+    return (keep.tril() if call.is_causal else keep).sum(-1, keepdim=True).float()
 
 
 def _check_mapping(
@@ -193,9 +223,14 @@ def _mask_or_bias(name: str, mask: Tensor, sizes: Sizes, q: Tensor) -> tuple[Ten
 
 
 def _parameter_tensor(name: str, row: Mapping, value: Tensor, sizes: Sizes, device: torch.device) -> Tensor:
-    """The parameter in the layout of a call; [heads] is one value for each head."""
+    """The parameter in the layout of a call."""
     assert row.parameter is not None
-    letter, heads = row.parameter.name, sizes.heads * sizes.groups
+    return _per_head(name, row.parameter.name, value, sizes, device)
+
+
+def _per_head(name: str, letter: str, value: Tensor, sizes: Sizes, device: torch.device) -> Tensor:
+    """A tensor that broadcasts to [..., Hq, Q, 1], in the layout of a call; [heads] is one value for each head."""
+    heads = sizes.heads * sizes.groups
     if value.dim() == 1 and value.shape[0] == heads:
         value = value[:, None, None]
     elif value.dim() == 1 and value.shape[0] != 1:

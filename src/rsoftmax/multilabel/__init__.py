@@ -7,7 +7,8 @@ probability are predicted. A rule decides which labels these are:
 rule              mapping       predicted labels
 ================= ============= ========================================================================
 ``"expected_f1"`` ``r_softmax`` those that maximise the expected F1 under the predicted marginals
-``"count"``       ``r_softmax`` the k best, k predicted by a separate layer: the paper's head
+``"rate"``        ``r_softmax`` the fraction ``1 - r`` of best ones, ``r`` predicted from the logits: the paper's head
+``"count"``       ``r_softmax`` the k best, k predicted from the features
 ``"fixed"``       ``r_softmax`` the fraction ``1 - r`` of best ones, ``r`` given
 ``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
 ``"zero"``        ``t_softmax`` those with a positive logit, as with binary cross-entropy and ZLPR

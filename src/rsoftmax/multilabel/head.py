@@ -61,7 +61,7 @@ class MultiLabelHead(nn.Module):
     :meth:`scores` only, which saves decoding during training. A row takes ``O(K log K)`` time and ``O(K)`` memory.
     A row of features with NaN gets NaN probabilities, and reading its labels raises.
 
-    Reference: Bałazy et al., r-softmax (2023), section 4.1, for "count" and "threshold".
+    Reference: Bałazy et al., r-softmax (2023), section 4.1, for "rate" and "threshold".
     """
 
     def __init__(
@@ -82,6 +82,8 @@ class MultiLabelHead(nn.Module):
         self.rule = choose(mapping, loss, rule, r)
         for name, outputs in self.rule.layers(labels).items():
             self.add_module(name, nn.Linear(in_features, outputs))
+        for name, network in self.rule.on_logits(labels).items():
+            self.add_module(name, network)
         self.decoder = Decoder(labels, **decoder)
         _check_options(decoder, self.rule.name)
 
@@ -101,7 +103,9 @@ class MultiLabelHead(nn.Module):
 
     def scores(self, h: Tensor) -> Scores:
         """Map features [..., d] to scores, all that the loss needs."""
-        return self.rule.scores({name: getattr(self, name)(h) for name in self.rule.layers(self.labels)})
+        outputs = {name: getattr(self, name)(h) for name in self.rule.layers(self.labels)}
+        outputs |= {name: getattr(self, name)(outputs["logits"]) for name in self.rule.on_logits(self.labels)}
+        return self.rule.scores(outputs)
 
     def decode(self, scores: Scores) -> Output:
         """Map scores to probabilities."""

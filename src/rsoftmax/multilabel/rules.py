@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from rsoftmax import losses
 from rsoftmax._tensors import exact
@@ -27,6 +27,7 @@ RANKING = (
 )  # fmt: skip
 MEANING_OF_R = "r is the fraction of labels set to zero"
 MASKABLE = "binary_cross_entropy"  # the loss that takes a weight for each label
+UNITS = 64  # of the network that predicts the rate
 
 
 class Scores(NamedTuple):
@@ -35,7 +36,7 @@ class Scores(NamedTuple):
     Attributes:
         z: logits of the labels, [..., K].
         theta: the threshold that logits are compared with, [..., 1]; rules "expected_f1", "threshold" and "zero".
-        c: logits of the label counts 0..K, [..., K + 1]; rule "count".
+        c: the logit of the rate of zeros, [..., 1], rule "rate"; logits of the counts 0..K, [..., K + 1], rule "count".
         none: the logit of "no label", [..., 1]; rule "expected_f1".
     """
 
@@ -87,7 +88,7 @@ class Output(NamedTuple):
     def marginals(self) -> Tensor:
         """The marginal probability of each label, [..., K]; NaN where the score is NaN.
 
-        The rules "count", "fixed" and None train a ranking: their scores become probabilities only after
+        The rules "rate", "count", "fixed" and None train a ranking: their scores become probabilities only after
         :meth:`rsoftmax.multilabel.MultiLabelHead.calibrate`.
         """
         return (self.scores.u if self.odds is None else self.odds).sigmoid()
@@ -137,8 +138,12 @@ class Rule(ABC):
         """The head's linear layers for K labels: their names in the ``state_dict`` and numbers of outputs."""
         return {"logits": labels}
 
+    def on_logits(self, labels: int) -> dict[str, nn.Module]:
+        """The head's networks that read the K logits instead of the features, by their names."""
+        return {}
+
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Compute the scores from the output of each layer."""
+        """Compute the scores from the output of each layer and network."""
         return Scores(outputs["logits"])
 
     @abstractmethod
@@ -199,10 +204,10 @@ class _Ranked(Rule):
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
         if self.criterion != "r_softmax_loss":
             return super().loss(scores, y, reduction)
-        return losses.r_softmax_loss(scores.z, y, self._training_rate(scores.z, y), reduction=reduction)
+        return losses.r_softmax_loss(scores.z, y, self._training_rate(scores, y), reduction=reduction)
 
     @abstractmethod
-    def _training_rate(self, z: Tensor, y: Tensor) -> float | Tensor: ...
+    def _training_rate(self, scores: Scores, y: Tensor) -> float | Tensor: ...
 
 
 class ExpectedF1(_Thresholded):
@@ -242,13 +247,46 @@ class ExpectedF1(_Thresholded):
         return super().weighted_loss(*_with_none(scores, y), torch.cat([weight, known.to(weight.dtype)], -1))
 
 
+class Rate(_Ranked):
+    r"""The best labels, ``1 - r`` of them, where a small network on the logits predicts r: the paper's head.
+
+    .. math:: r = \mathrm{sigmoid}(g(z)), \qquad k = \mathrm{round}(K (1 - r))
+
+    In training eq. 5 takes the predicted rate, which is learned through r-softmax and, by cross-entropy, from the true
+    rate.
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.1, which does not say how large the network is.
+    """
+
+    name = "rate"
+
+    def on_logits(self, labels: int) -> dict[str, nn.Module]:
+        """The rate of zeros."""
+        return {"rate": nn.Sequential(nn.Linear(labels, UNITS), nn.ReLU(), nn.Linear(UNITS, 1))}
+
+    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
+        """Logits of labels and of the rate."""
+        return Scores(outputs["logits"], c=outputs["rate"])
+
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
+        """Keep the nearest number of labels by r-softmax."""
+        r = _rate(scores)
+        k = (scores.z.shape[-1] * (1 - r)).round().nan_to_num().long()
+        return _keep(scores, k, scores.z.where(~r.isnan(), torch.nan))
+
+    def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:
+        """The loss of the labels plus that of the rate."""
+        return super().loss(scores, y, reduction) + losses.label_rate_loss(scores.require("c"), y, reduction=reduction)
+
+    def _training_rate(self, scores: Scores, y: Tensor) -> Tensor:
+        return _rate(scores)
+
+
 class Count(_Ranked):
-    """The k best labels, where k is predicted by a separate layer: the paper's head.
+    """The k best labels, where a layer on the features predicts k.
 
     In training eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts. The counts
-    are trained by cross-entropy.
-
-    Reference: Bałazy et al., r-softmax (2023), section 4.1.
+    are trained by cross-entropy. Another reading of the paper's section 4.1 than :class:`Rate`.
     """
 
     name = "count"
@@ -270,8 +308,8 @@ class Count(_Ranked):
         count = losses.label_count_loss(scores.require("c"), y, reduction=reduction)
         return super().loss(scores, y, reduction) + count
 
-    def _training_rate(self, z: Tensor, y: Tensor) -> Tensor:
-        return rate_of_count(y.sum(-1, keepdim=True), z)
+    def _training_rate(self, scores: Scores, y: Tensor) -> Tensor:
+        return rate_of_count(y.sum(-1, keepdim=True), scores.z)
 
 
 class Fixed(_Ranked):
@@ -286,7 +324,7 @@ class Fixed(_Ranked):
         r = torch.full((*z.shape[:-1], 1), self.r, dtype=exact(z), device=z.device)
         return Output(*scores, r, r_softmax(z, r))
 
-    def _training_rate(self, z: Tensor, y: Tensor) -> float:
+    def _training_rate(self, scores: Scores, y: Tensor) -> float:
         return self.r
 
     def _check_r(self, r: float | None) -> float:
@@ -371,6 +409,11 @@ def _keep(scores: Scores, k: Tensor, z: Tensor) -> Output:
     return Output(*scores, rate_of_count(k, z), keep_count(z, k))
 
 
+def _rate(scores: Scores) -> Tensor:
+    """The predicted rate of zeros, [..., 1]."""
+    return scores.require("c").to(exact(scores.z)).sigmoid()
+
+
 def _with_none(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
     """Scores and labels of K + 1 labels, the last being "no label"."""
     z = torch.cat([scores.z, scores.require("none")], -1)
@@ -378,5 +421,5 @@ def _with_none(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
 
 
 RULES: dict[str | None, type[Rule]] = {
-    rule.name: rule for rule in (ExpectedF1, Count, Fixed, Threshold, Zero, ByMapping)
+    rule.name: rule for rule in (ExpectedF1, Rate, Count, Fixed, Threshold, Zero, ByMapping)
 }  # for a mapping, its first rule is the default

@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+NEUTRAL_SCALE = 1 / math.log(64)  # where scale="log n" starts: the usual scale at 64 keys
+
+
 class MultiheadAttention(nn.MultiheadAttention):
     r""":class:`torch.nn.MultiheadAttention` with a mapping in place of softmax.
 
@@ -36,6 +39,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         embed_dim, ..., dtype: as in :class:`torch.nn.MultiheadAttention`.
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.
         learnable: train the parameter of the mapping.
+        scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s for each head
+            (SSMax), which starts at 1 / log(64); it adds the entry ``log_scale`` to the state dict.
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=1.0``; a number, or a tensor with
             one value for each head.
 
@@ -67,6 +72,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
+        scale: str | None = None,
         **parameter: Value,
     ) -> None:
         made = _make_mapping("MultiheadAttention", mapping, learnable, parameter)
@@ -75,6 +81,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         self._qkv_same_embed_dim = False
         self.mapping = made
+        self.log_scale = log_scale("MultiheadAttention", scale, num_heads)
 
     def forward(
         self,
@@ -114,6 +121,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         elif not first:
             query, key, value = _batch_first(query, key, value)
         q, k, v = self._project(query, key, value)
+        q = q if self.log_scale is None else q * self.log_scale[:, None, None].to(q.dtype)
         is_causal = is_causal and not self._appended  # the flag would remove appended keys
         mask = self._mask(None if is_causal else attn_mask, key_padding_mask, q.dtype)
         options: dict[str, Any] = {"is_causal": is_causal, **self._given()}
@@ -129,7 +137,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _given(self) -> dict[str, Any]:
         """The mapping as arguments of :func:`rsoftmax.sparse_attention`."""
         row = self.mapping.mapping
-        given: dict[str, Any] = {"mapping": row.name}
+        given: dict[str, Any] = {"mapping": row.name, "scale": None if self.log_scale is None else "log n"}
         if isinstance(self.mapping, ParametricModule):
             given |= row.bind_options(row.name, self.mapping.options)
             assert row.parameter is not None
@@ -189,8 +197,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._qkv_same_embed_dim = before
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name, tensor in self.mapping.state_dict().items():  # torch's state dicts lack it
-            state_dict.setdefault(f"{prefix}mapping.{name}", tensor)
+        for name, tensor in self.mapping.state_dict(prefix="mapping.").items():  # torch's state dicts lack it
+            state_dict.setdefault(prefix + name, tensor)
+        if self.log_scale is not None:
+            state_dict.setdefault(f"{prefix}log_scale", self.log_scale.detach())
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
@@ -204,6 +214,13 @@ def _batch_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...
     if query is key is value:
         return (query.transpose(0, 1),) * 3
     return tuple(x.transpose(0, 1) for x in (query, key, value))
+
+
+def log_scale(caller: str, scale: str | None, heads: int) -> nn.Parameter | None:
+    """The learned factors of ``scale="log n"``, one for each head; None without it."""
+    if scale not in (None, "log n"):
+        raise ValueError(f"{caller}: scale must be None or 'log n', got {scale!r}")
+    return None if scale is None else nn.Parameter(torch.full((heads,), NEUTRAL_SCALE))
 
 
 def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
@@ -240,11 +257,12 @@ class _TransformerLayer(nn.Module):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
+        scale: str | None = None,
         **parameter: Value,
     ) -> None:
         sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
         super().__init__(d_model, nhead, *sizes)
-        replace_attention(self, mapping, learnable=learnable, **parameter)
+        replace_attention(self, mapping, learnable=learnable, scale=scale, **parameter)
 
 
 class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
@@ -252,7 +270,7 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
 
     Args:
         d_model, ..., dtype: as in :class:`torch.nn.TransformerEncoderLayer`.
-        mapping, learnable, parameter: as in :class:`MultiheadAttention`.
+        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerEncoderLayer(16, 4, batch_first=True, mapping="k_softmax", k=3).eval()
@@ -266,7 +284,7 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
 
     Args:
         d_model, ..., dtype: as in :class:`torch.nn.TransformerDecoderLayer`.
-        mapping, learnable, parameter: as in :class:`MultiheadAttention`.
+        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, 4, batch_first=True, mapping="r_softmax", r=0.5)
@@ -275,12 +293,14 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
     """
 
 
-def replace_attention(module: nn.Module, mapping: str, *, learnable: bool = False, **parameter: Value) -> nn.Module:
+def replace_attention(
+    module: nn.Module, mapping: str, *, learnable: bool = False, scale: str | None = None, **parameter: Value
+) -> nn.Module:
     """Replace every :class:`torch.nn.MultiheadAttention` inside a module, in place; weights are shared, not copied.
 
     Args:
         module: any module that contains ``nn.MultiheadAttention``, or one itself.
-        mapping, learnable, parameter: as in :class:`MultiheadAttention`; each layer gets its own parameter.
+        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`; each layer gets its own parameter.
 
     Returns:
         The module, or the new attention module if it is one itself.
@@ -306,7 +326,7 @@ def replace_attention(module: nn.Module, mapping: str, *, learnable: bool = Fals
                 f"replace_attention: {name or 'the module'} is a {type(part).__name__}, a subclass of"
                 " nn.MultiheadAttention that may override forward; replace it by nn.MultiheadAttention first"
             )
-    replaced = {name: _replaced(part, mapping, learnable, parameter) for name, part in found.items()}
+    replaced = {name: _replaced(part, mapping, learnable, scale, parameter) for name, part in found.items()}
     for name, part in replaced.items():
         if name:
             module.set_submodule(name, part)
@@ -317,14 +337,19 @@ def replace_attention(module: nn.Module, mapping: str, *, learnable: bool = Fals
     return result
 
 
-def _replaced(old: nn.MultiheadAttention, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
+def _replaced(
+    old: nn.MultiheadAttention, mapping: str, learnable: bool, scale: str | None, parameter: dict[str, Value]
+) -> Any:
     """A module with the parameters of ``old``."""
     made = _make_mapping("replace_attention", mapping, learnable, parameter)
+    factors = log_scale("replace_attention", scale, old.num_heads)
     new = MultiheadAttention.__new__(MultiheadAttention)
     nn.Module.__init__(new)
     new.__dict__.update({name: a for name, a in vars(old).items() if not name.startswith("_") or "embed" in name})
     new._parameters, new._modules = dict(old._parameters), dict(old._modules)
-    new._qkv_same_embed_dim, new.mapping = False, made.to(old.out_proj.weight.device)
+    device = old.out_proj.weight.device
+    new._qkv_same_embed_dim, new.mapping = False, made.to(device)
+    new.log_scale = None if factors is None else nn.Parameter(factors.data.to(device))
     return new
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax.multilabel import Evaluation, LabelNetwork
+from rsoftmax.multilabel.head import choose
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
 from rsoftmax.sklearn.training import Network
 
@@ -37,6 +38,7 @@ def fit_features(
     shift, spread = x.mean(0), x.std(0, correction=0)
     scale = spread.where(spread > CONSTANT, torch.inf)
     model = SparseLabelClassifier(preprocessing=None, **{**head, **settings})
+    check_mergeable(model)
     validation = None if held_out is None else (((held_out[0] - shift) / scale).numpy(), as_targets(held_out[1]))
     model.fit(((x - shift) / scale).numpy(), as_targets(y), validation=validation)
     return merge(model, shift, scale), model.evaluation_.rename(names)
@@ -45,6 +47,12 @@ def fit_features(
 def as_targets(y: Tensor) -> Any:
     """Labels [rows, K] as the classifier takes them; a single label as sets, as one column would mean two classes."""
     return y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
+
+
+def check_mergeable(model: SparseLabelClassifier) -> None:
+    """Raise before training if the networks could not be merged: a rule that reads logits needs those of each."""
+    if model.n_estimators > 1 and choose(model.mapping, model.loss, model.rule, model.r).on_logits(1):
+        raise ValueError(f"networks with rule={model.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
 
 @torch.no_grad()
@@ -80,6 +88,8 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         else:
             mean = torch.stack([part.weight for part in outs]).mean(0)
             _copy(network.head.get_submodule(name), *_unstandardise(mean, bias, shift, scale))
+    for name in first.rule.on_logits(first.labels):
+        network.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
     network.head.decoder.load_state_dict(first.decoder.state_dict())
     return network.eval()
 

@@ -14,7 +14,7 @@ from rsoftmax.files.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_se
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output
 from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names, indicator
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
-from rsoftmax.sklearn.ensemble import as_targets, merge
+from rsoftmax.sklearn.ensemble import as_targets, check_mergeable, merge
 from rsoftmax.sklearn.features import Preprocessing
 
 ROWS_AT_ONCE = 64
@@ -97,8 +97,9 @@ class TableModel(Labeller, nn.Module):
         if not found:
             raise ValueError("TableModel: no row has a label; at least one must")
         x = _numbers(rows, features)
-        model = SparseLabelClassifier(average=average, **settings).fit(x.numpy(), as_targets(truth))
-        return cls.of(model, features, found)
+        model = SparseLabelClassifier(average=average, **settings)
+        check_mergeable(model)
+        return cls.of(model.fit(x.numpy(), as_targets(truth)), features, found)
 
     @classmethod
     def of(cls, model: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:

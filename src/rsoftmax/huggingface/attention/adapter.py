@@ -6,7 +6,7 @@ each assumption. If a release of transformers breaks one, that test names it, an
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -244,17 +244,19 @@ def on_modules_built(add: Callable[[PreTrainedModel], None]) -> None:
 
 
 def on_weights_initialized(
-    kind: type[Module], stored: Callable[[Module], Tensor], initial: Callable[[Module], Tensor]
+    kind: type[Module], initial: Callable[[Module], Iterable[tuple[Tensor, Callable[[], Tensor]]]]
 ) -> None:
-    """Set ``stored(module)`` of the modules of a class to ``initial(module)`` unless the checkpoint has it."""
+    """Set tensors of the modules of a class that the checkpoint lacks; ``initial(module)`` gives them with values."""
 
     def _initialize_weights(
         original: Callable[..., None], model: PreTrainedModel, module: nn.Module, *args: Any, **options: Any
     ) -> None:
         if not isinstance(module, kind):
             original(model, module, *args, **options)
-        elif not getattr(stored(module), "_is_hf_initialized", False):
-            initialization.copy_(stored(module), initial(module))
+            return
+        for stored, value in initial(module):
+            if not getattr(stored, "_is_hf_initialized", False):
+                initialization.copy_(stored, value())
 
     _extend(PreTrainedModel, _initialize_weights)
 

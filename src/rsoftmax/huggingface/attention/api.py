@@ -40,7 +40,13 @@ from rsoftmax.schedules import SHAPES
 
 
 def set_attention(
-    model: nn.Module, mapping: str, *, learnable: bool = False, edge: float | None = None, **parameter: HeadValues
+    model: nn.Module,
+    mapping: str,
+    *,
+    learnable: bool = False,
+    edge: float | None = None,
+    scale: str | None = None,
+    **parameter: HeadValues,
 ) -> None:
     """Replace softmax by another mapping in every attention module of a Transformers model.
 
@@ -51,6 +57,8 @@ def set_attention(
             domain.
         edge: the width of the edge in nats, for mappings that have one: 0 cuts softmax off, ``math.inf`` is the paper's
             weight, which falls linearly. Default: the mapping's own.
+        scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s per head; see
+            :class:`rsoftmax.nn.MultiheadAttention`. For mappings with a parameter: softmax is ``"r_softmax", r=0``.
         parameter: the mapping's parameter by its letter, ``r=0.15``: a number, one per layer, or a table
             ``[layers, heads]``, as lists, tensors or arrays. :func:`layers` lists the layers in order.
 
@@ -68,7 +76,9 @@ def set_attention(
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
-    setting = Setting(_check_call(mapping, learnable, edge, parameter), learnable, edge)
+    setting = Setting(_check_call(mapping, learnable, edge, parameter), learnable, edge, scale=scale)
+    if scale is not None and setting.value is None:
+        raise ValueError(f"set_attention: scale={scale!r} needs a mapping with a parameter; softmax is r_softmax, r=0")
     host = pretrained_model(model)
     modules = adapter.attention_modules(host)
     if model is not host or not modules:
@@ -105,7 +115,7 @@ def set_parameter(model: nn.Module, value: HeadValues) -> None:
     rows = per_head(value, held[0].parameter, [len(each.values) for each in held], "set_parameter")
     for each, row in zip(held, rows, strict=True):
         each.values, each.max_length = row, None
-    remember(host.config, Setting(value, held[0].learnable, held[0].options.get("edge")))
+    remember(host.config, Setting(value, held[0].learnable, held[0].options.get("edge"), scale=held[0].scale))
 
 
 def parameters(model: nn.Module) -> "HeadTable":
@@ -167,7 +177,7 @@ def parameter_groups(model: nn.Module, lr: float, parameter_lr: float = 0.01) ->
         >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
         >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
     """
-    ours = {id(held.stored) for held in head_parameters(pretrained_model(model)).values()}
+    ours = {id(own) for held in head_parameters(pretrained_model(model)).values() for own in held.parameters()}
     weights, learnable = ([p for p in model.parameters() if (id(p) in ours) == wanted] for wanted in (False, True))
     return [{"params": weights, "lr": lr}, {"params": learnable, "lr": parameter_lr, "weight_decay": 0.0}]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rsoftmax._rows import Parameter, inside_domain
 from rsoftmax.huggingface.attention import adapter
 from rsoftmax.mappings import MAPPINGS
+from rsoftmax.nn.attention import log_scale
 from rsoftmax.nn.mappings import ParametricModule, module_of
 
 HeadValues = float | Sequence[float] | Sequence[Sequence[float]] | Tensor
@@ -35,16 +36,24 @@ class HeadParameter(nn.Module):
         learnable: whether to train the values.
         edge: the width of the mapping's edge in nats, or None for its default.
         max_length: the largest number of keys that the values were calibrated for.
+        scale: "log n" for a learned factor of log n per head, or None for the model's own scale.
     """
 
     def __init__(
-        self, name: str, values: Tensor, learnable: bool, edge: float | None = None, max_length: int | None = None
+        self,
+        name: str,
+        values: Tensor,
+        learnable: bool,
+        edge: float | None = None,
+        max_length: int | None = None,
+        scale: str | None = None,
     ) -> None:
         super().__init__()
         kind: Any = module_of(MAPPINGS[name])
         self.options = {} if edge is None else {"edge": edge}
         self.max_length = max_length
         self.mapping: ParametricModule = kind(values, learnable=learnable, **self.options)
+        self.log_scale = log_scale("set_attention", scale, len(values))
         self.initial = self.stored.detach().clone()
         self.missing: str | None = None  # the error to raise if the checkpoint has no values either
         self.is_loading = False  # the model is being loaded from a checkpoint
@@ -83,6 +92,11 @@ class HeadParameter(nn.Module):
     @values.setter
     def values(self, values: Tensor) -> None:
         self.mapping.value = values
+
+    @property
+    def scale(self) -> str | None:
+        """The argument of :func:`set_attention`."""
+        return None if self.log_scale is None else "log n"
 
     def loaded_values(self) -> Tensor:
         """The values; raises if neither the configuration nor the checkpoint had any."""
@@ -136,12 +150,14 @@ class Setting(NamedTuple):
         learnable: whether to train it.
         edge: the width of the mapping's edge in nats, or None for its default.
         calibration: what :func:`calibrate` certified, or None.
+        scale: "log n", or None.
     """
 
     value: HeadValues | None = None
     learnable: bool = False
     edge: float | None = None
     calibration: dict[str, Any] | None = None
+    scale: str | None = None
 
 
 def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[HeadParameter]:
@@ -150,11 +166,11 @@ def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[He
     Returns:
         An empty list for a mapping without a parameter.
     """
-    parameter, (value, learnable, edge, calibration) = MAPPINGS[name].parameter, setting
+    parameter, (value, learnable, edge, calibration, scale) = MAPPINGS[name].parameter, setting
     if parameter is None or value is None:
         return []
     rows = per_head(value, parameter, heads, caller)
-    return [HeadParameter(name, row, learnable, edge, (calibration or {}).get("max_length")) for row in rows]
+    return [HeadParameter(name, row, learnable, edge, (calibration or {}).get("max_length"), scale) for row in rows]
 
 
 def per_head(value: HeadValues, parameter: Parameter, heads: Sequence[int], caller: str) -> list[Tensor]:

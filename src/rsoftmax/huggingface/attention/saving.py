@@ -15,8 +15,11 @@ construction. For models that use one of our mappings, and for no others:
   ``set_attn_implementation("sdpa")``. The model keeps them, and can switch back.
 """
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -37,6 +40,7 @@ from rsoftmax.huggingface.attention.parameters import (
     to_json,
 )
 from rsoftmax.huggingface.attention.probe import refuse_dense
+from rsoftmax.nn.attention import NEUTRAL_SCALE
 
 ENTRY = "rsoftmax"
 """The entry of a configuration that holds the arguments of :func:`set_attention`."""
@@ -49,6 +53,7 @@ TYPES: dict[str, tuple[Any, str]] = {
     "learnable": (bool, "true or false"),
     "edge": (float | int | None, "a number"),
     "calibration": (dict | None, "an object"),
+    "scale": (str | None, "a string"),
 }
 """The types of further settings in the entry, and how error messages describe them."""
 
@@ -58,7 +63,7 @@ def install() -> None:
     adapter.on_config_to_dict(_write_mapping)
     adapter.on_attention_check(_choose_mapping)
     adapter.on_modules_built(_add_parameters)
-    adapter.on_weights_initialized(HeadParameter, lambda held: held.stored, _initial)
+    adapter.on_weights_initialized(HeadParameter, _initial_tensors)
     adapter.on_attention_set(_prepare)
     adapter.on_model_saved(_unused)
 
@@ -172,6 +177,12 @@ def _build(config: PreTrainedConfig, parameter: Parameter, heads: list[int]) -> 
     return held
 
 
+def _initial_tensors(held: HeadParameter) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+    yield held.stored, partial(_initial, held)
+    if held.log_scale is not None:
+        yield held.log_scale, partial(torch.full, held.log_scale.shape, NEUTRAL_SCALE)
+
+
 def _initial(held: HeadParameter) -> Tensor:
     """The tensor to store if the checkpoint has none."""
     if held.missing is not None and held.is_loading:
@@ -182,8 +193,7 @@ def _initial(held: HeadParameter) -> Tensor:
 def _read_entry(config: PreTrainedConfig, parameter: Parameter) -> Setting:
     """The arguments of :func:`set_attention` in a configuration; raises if they have wrong types."""
     entry: dict[str, Any] = getattr(config, ENTRY)
-    learnable, edge, calibration = entry.get("learnable", False), entry.get("edge"), entry.get("calibration")
-    setting = Setting(entry.get(parameter.name), learnable, edge, calibration)
+    setting = Setting(entry.get(parameter.name), **{name: entry[name] for name in TYPES if name in entry})
     for name, (kind, expected) in TYPES.items():
         if not isinstance(found := getattr(setting, name), kind):
             raise TypeError(f"{SOURCE}: {name!r} must be {expected}, got {found!r}")

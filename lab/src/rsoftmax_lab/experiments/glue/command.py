@@ -22,6 +22,10 @@ class Options:
     mapping: Annotated[list[str] | None, typer.Option(help="One of `rsoftmax list`; repeatable.")] = None
     lr: Annotated[list[float] | None, typer.Option(help="A learning rate; repeatable.")] = None
     r: Annotated[list[float] | None, typer.Option(help="A final rate of r-softmax; repeatable.")] = None
+    t: Annotated[float | None, typer.Option(help="The distance t of t_softmax, from the first step on.")] = None
+    edge: Annotated[
+        float | None, typer.Option(help="The edge of mappings that have one. Default: the paper's weights.")
+    ] = None
     epochs: Annotated[
         float | None, typer.Option(help="The number of epochs. Default, as in the paper: 5 for MRPC, 3 for the others.")
     ] = None
@@ -48,6 +52,8 @@ class Options:
             "mappings": self.mapping,
             "learning_rates": self.lr,
             "rates": self.r,
+            "t": self.t,
+            "edge": self.edge,
             "epochs": self.epochs,
             "schedule": self.schedule,
             "max_train_samples": self.max_train_samples,

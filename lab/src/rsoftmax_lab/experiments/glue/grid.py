@@ -31,6 +31,8 @@ class Run(BaseRun):
 
     Attributes:
         r: the rate at the end of training, for mappings that take one.
+        t: the distance below the maximum, the same from the first step on, for t_softmax; None: its example.
+        edge: the width of the edge, for mappings that have one; None: the paper's weights.
         max_train_samples: the number of training rows, drawn at random; None for all.
         max_eval_samples: the number of dev rows to score, the same for every seed; None for all.
         validation_samples: the number of held-out training rows for selection, drawn at random; at most a tenth.
@@ -40,7 +42,7 @@ class Run(BaseRun):
     """
 
     PLACE = ("task",)
-    VARIED = ("mapping", "r", "lr", "seed")
+    VARIED = ("mapping", "r", "t", "edge", "lr", "seed")
     ANSWERS: ClassVar = {
         "seconds": shapes.number,
         "rows": shapes.fields({"train": shapes.number, "validation": shapes.number, "dev": shapes.positive}),
@@ -50,6 +52,7 @@ class Run(BaseRun):
     }
     ADDED: ClassVar = {
         "version": shapes.of_type(str),
+        "kernels": shapes.of_type(str),
         "step": shapes.fields({"seconds": shapes.positive, "sdpa_seconds": shapes.positive, "ratio": shapes.positive}),
     }
 
@@ -68,6 +71,8 @@ class Run(BaseRun):
     bf16: bool = False
     model: str = "google-bert/bert-base-uncased"
     data: str = HUB
+    t: float | None = None
+    edge: float | None = None
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -80,6 +85,12 @@ class Run(BaseRun):
         if takes_r(self.mapping) == (self.r is None) or (self.r is not None and not 0 <= self.r <= 1):
             wanted = "must be in [0, 1]" if takes_r(self.mapping) else "must not be given"
             raise ValueError(f"r {wanted} with {self.mapping}, got {self.r}")
+        if self.t is not None and not (_letter(self.mapping) == "t" and self.t > 0):
+            raise ValueError(f"t must be above 0 and needs t_softmax, got t={self.t} with {self.mapping}")
+        if self.edge is not None and not (has_edge(self.mapping) and self.edge >= 0):
+            raise ValueError(
+                f"edge must be at least 0 and needs a mapping with one, got {self.edge} with {self.mapping}"
+            )
         if not isinstance(self.model, str):
             raise ValueError(f"model must be a name, got {self.model!r}")
         for what, number in (("epochs", self.epochs), ("lr", self.lr)):
@@ -94,11 +105,20 @@ def grid(
     rates: Sequence[float] = RATES,
     seeds: int = 1,
     epochs: float | None = None,
+    t: float | None = None,
+    edge: float | None = None,
     **rest: Any,
 ) -> list[Run]:
-    """The grid of Table 2, or a part of it."""
+    """The grid of Table 2, or a part of it; ``t`` and ``edge`` go to the mappings that have them."""
+
+    def run(task: str, mapping: str, r: float | None, lr: float, seed: int) -> Run:
+        own = {"t": t if _letter(mapping) == "t" else None, "edge": edge if has_edge(mapping) else None}
+        return Run(
+            task, mapping, r, lr, (5 if task == "MRPC" else 3) if epochs is None else epochs, seed, **rest, **own
+        )
+
     return [
-        Run(task, mapping, r, lr, (5 if task == "MRPC" else 3) if epochs is None else epochs, seed, **rest)
+        run(task, mapping, r, lr, seed)
         for seed in range(seeds)
         for task in tasks
         for mapping in mappings
@@ -125,5 +145,14 @@ def quick_rates_grid(tasks: Sequence[str] = ("RTE",), **rest: Any) -> list[Run]:
 
 def takes_r(mapping: str) -> bool:
     """Whether the mapping's parameter is the rate r."""
+    return _letter(mapping) == "r"
+
+
+def has_edge(mapping: str) -> bool:
+    """Whether the mapping has the option ``edge``."""
+    return mapping in ROW_MAPPINGS and any(option.name == "edge" for option in ROW_MAPPINGS[mapping].options)
+
+
+def _letter(mapping: str) -> str | None:
     parameter = ROW_MAPPINGS[mapping].parameter if mapping in ROW_MAPPINGS else None
-    return parameter is not None and parameter.name == "r"
+    return None if parameter is None else parameter.name

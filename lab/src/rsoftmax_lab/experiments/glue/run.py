@@ -89,6 +89,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         "step": step_time(network, list(tuner.get_train_dataloader()), bf16=run.bf16),
         "version": rsoftmax.__version__,
+        "kernels": rsoftmax.kernels.in_use(),
     }
 
 
@@ -122,8 +123,9 @@ def _network(model: str, run: Run) -> PreTrainedModel:
         model, num_labels=len(TASKS[run.task].labels), use_safetensors=True, trust_remote_code=False
     )
     parameter = ROW_MAPPINGS[run.mapping].parameter
-    given: dict[str, Any] = {} if parameter is None else {parameter.name: parameter.example if run.r is None else run.r}
-    set_attention(network, run.mapping, **given)
+    value = getattr(run, parameter.name, None) if parameter else None
+    given = {} if parameter is None else {parameter.name: parameter.example if value is None else value}
+    set_attention(network, run.mapping, edge=run.edge, **given)
     return network
 
 
@@ -171,6 +173,6 @@ def _line(run: Run, state: Any, logs: dict[str, Any]) -> str | None:
     """The progress of a run, ten times."""
     if "loss" not in logs:
         return None
-    rate = "" if run.r is None else f" r={run.r}"
+    own = "".join(f" {name}={value}" for name in ("r", "t", "edge") if (value := getattr(run, name)) is not None)
     done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
-    return f"{run.task} {run.mapping}{rate} lr={run.lr} seed={run.seed}: {done}"
+    return f"{run.task} {run.mapping}{own} lr={run.lr} seed={run.seed}: {done}"
