@@ -81,7 +81,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         self._qkv_same_embed_dim = False
         self.mapping = made
-        self.log_scale = log_scale("MultiheadAttention", scale, num_heads)
+        self.log_scale = log_scale("MultiheadAttention", scale, num_heads, device)
 
     def forward(
         self,
@@ -216,11 +216,11 @@ def _batch_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...
     return tuple(x.transpose(0, 1) for x in (query, key, value))
 
 
-def log_scale(caller: str, scale: str | None, heads: int) -> nn.Parameter | None:
+def log_scale(caller: str, scale: str | None, heads: int, device: Any = None) -> nn.Parameter | None:
     """The learned factors of ``scale="log n"``, one for each head; None without it."""
     if scale not in (None, "log n"):
         raise ValueError(f"{caller}: scale must be None or 'log n', got {scale!r}")
-    return None if scale is None else nn.Parameter(torch.full((heads,), NEUTRAL_SCALE))
+    return None if scale is None else nn.Parameter(torch.full((heads,), NEUTRAL_SCALE, device=device))
 
 
 def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
@@ -342,14 +342,13 @@ def _replaced(
 ) -> Any:
     """A module with the parameters of ``old``."""
     made = _make_mapping("replace_attention", mapping, learnable, parameter)
-    factors = log_scale("replace_attention", scale, old.num_heads)
     new = MultiheadAttention.__new__(MultiheadAttention)
     nn.Module.__init__(new)
     new.__dict__.update({name: a for name, a in vars(old).items() if not name.startswith("_") or "embed" in name})
     new._parameters, new._modules = dict(old._parameters), dict(old._modules)
     device = old.out_proj.weight.device
     new._qkv_same_embed_dim, new.mapping = False, made.to(device)
-    new.log_scale = None if factors is None else nn.Parameter(factors.data.to(device))
+    new.log_scale = log_scale("replace_attention", scale, old.num_heads, device)
     return new
 
 
