@@ -5,11 +5,14 @@ Two environment variables vary what no verdict may depend on; ``make test-fragil
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 # Threads of torch, NumPy and scikit-learn. One by default: the processes of pytest-xdist share the cores.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("RSOFTMAX_TEST_THREADS", "1")
+# A shell starts background jobs with SIGINT ignored, and the commands under test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
