@@ -11,8 +11,6 @@ from importlib.util import find_spec
 
 # Threads of torch, NumPy and scikit-learn. One by default: the processes of pytest-xdist share the cores.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("RSOFTMAX_TEST_THREADS", "1")
-# A shell starts background jobs with SIGINT ignored, and the commands under test would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
@@ -25,6 +23,10 @@ collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spe
 pytest_plugins = ["encoders", "mulan_sets"]
 SLOW = {"compile", "interpreter", "process", "train", "browser", "cluster"}
 SEED = int(os.environ.get("RSOFTMAX_TEST_SEED", "0"))
+
+
+# A shell starts background jobs with SIGINT ignored, which the commands under test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -205,7 +205,7 @@ def test_a_run_that_makes_no_sense_is_refused(settings: dict[str, Any], message:
 
 @pytest.mark.train
 def test_same_seed_same_numbers_and_steps_lower_the_loss(encoder: Path, data: Path) -> None:
-    run = Run("MRPC", "r_softmax", r=0.5, lr=2e-3, epochs=8, max_train_samples=32, validation_samples=7)  # whole batches
+    run = Run("MRPC", "r_softmax", r=0.5, lr=2e-3, epochs=8, max_train_samples=32, validation_samples=7)  # one batch
     first, again, still, other = (
         finetune.run(str(encoder), str(data), False, one)
         for one in (run, run, replace(run, lr=1e-12), replace(run, seed=1))
