@@ -86,10 +86,10 @@ def test_numbers_must_be_finite_and_fit_float32(tmp_path: Path) -> None:
     for number in ("nan", "-inf", "1e39", "", "True", f"1{400 * '0'}"):
         (tmp_path / "t.csv").write_text(f"u,labels\n1,a\n{number},b\n")
         with pytest.raises(ValueError, match=r"t\.csv, row 2: 'u' must be a number"):
-            pytest.fail(f"{number}: {read(tmp_path / 't.csv').numbers(['u'])}")
+            pytest.fail(f"{number}: {read(tmp_path / 't.csv').rows(['u'])}")
     (tmp_path / "t.jsonl").write_text(f'{{"u": 1{400 * "0"}, "labels": "a"}}\n')
     with pytest.raises(ValueError, match=r"t\.jsonl, row 1: 'u' must be a number"):
-        read(tmp_path / "t.jsonl").numbers(["u"])
+        read(tmp_path / "t.jsonl").rows(["u"])
 
 
 def test_a_cell_of_csv_is_never_a_formula_and_otherwise_comes_back(tmp_path: Path) -> None:

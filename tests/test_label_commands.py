@@ -102,6 +102,29 @@ def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) ->
     assert "pass the rows as a table" in rsoftmax("predict", tmp_path / "model", "a text", code=2)
 
 
+def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> None:
+    rows = [(("red", "blue")[index % 2], index % 3, ("warm", "cold;wet")[index % 2]) for index in range(100)]
+    write_csv(tmp_path / "rows.csv", [("colour", "rain", "labels"), *rows])
+    words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,colour", "--labels", "labels", "--out"]
+    said = rsoftmax("train", *words, tmp_path / "model", "--recall", 0.8)
+    assert "guaranteed: recall of a row at least 0.8, in expectation" in said
+    assert "on 20 held-out rows" in said
+    write_csv(tmp_path / "new.csv", [("colour", "rain"), ("red", 1), ("blue", 1)])
+    red, blue = rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
+    assert red.startswith("1: warm")
+    assert {"cold", "wet"} <= set(re.findall("[a-z]+", blue))
+    for wrong, message in (
+        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out rows: it takes at least 99"),
+        (["--precision", 0.8], "needs --confidence, such as 0.95"),
+        (["--recall", 1.5], "expected a number between 0 and 1, got 1.5"),
+        (["--recall", 0.8, "--by", "rows"], "'rows' is not one of samples, micro, label"),
+        (["--recall", 0.8, "--precision", 0.8], "pass one of them"),
+        (["--confidence", 0.9], "only with --recall or --precision"),
+    ):
+        assert message in rsoftmax("train", *words, tmp_path / "other", *wrong, code=2), wrong
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(image_encoder: Path, tmp_path: Path) -> None:
     colours = {"red": (200, 0, 0), "blue": (0, 0, 200)}
     folder = tmp_path / "pictures"
@@ -236,8 +259,9 @@ def test_mistakes_in_options_are_answered(
     assert "encodes images; pass their column as --image" in rsoftmax(
         "train", table, "--text", "text", "--encoder", image_encoder, *words, code=2
     )
-    assert "row 1: 'text' must be a number up to 3.4e+38, got 'I love it'" in rsoftmax(
-        "train", table, "--features", "text", *words, code=2
+    write_csv(tmp_path / "mixed.csv", [("u", "labels"), (1, "a"), ("two", "b")])
+    assert "row 2: 'u' must be a number up to 3.4e+38, got 'two'" in rsoftmax(
+        "train", tmp_path / "mixed.csv", "--features", "u", *words, code=2
     )
     assert "does not exist" in rsoftmax("evaluate", model, tmp_path / "none.csv", code=2)
     assert "belongs to another kind of model" in rsoftmax("predict", text_encoder, "a", code=2)

@@ -66,12 +66,60 @@ def test_rows_must_be_finite_numbers_of_every_feature() -> None:
             model.predict([[1.0, 0.0], [1.0, number]])
         with pytest.raises(ValueError, match=r"row 28: 'v' is (nan|inf); expected a finite float32"):
             TableModel.fit([*ROWS, [1.0, number]], [*LABELS, ["a"]], ["u", "v"])
-    for wrong in ([["a", "b"]], [[None, 1.0]], [[1.0, 2.0], [1.0]]):
-        with pytest.raises(ValueError, match="TableModel: rows must be lists of 2 numbers"):
-            model.predict(wrong)
+    for wrong, message in (
+        ([["a", "b"]], "row 1: 'u' must be a number, got 'a'"),
+        ([[1.0, 2.0], [1.0, None]], "row 2: 'v' must be a number, got None"),
+        ([[1.0, 2.0], [1.0]], r"expected 2 features per row, \['u', 'v'\], got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"expected 2 features per row, \['u', 'v'\], got 3"):
         model.predict([[1.0, 2.0, 3.0]])
     with pytest.raises(ValueError, match=r"expected 1 features per row, \['u'\], got 2"):
         TableModel.fit(ROWS, LABELS, ["u"])
     with pytest.raises(ValueError, match="no row has a label"):
         TableModel.fit(ROWS, [[]] * 27, ["u", "v"])
+
+
+COLOURED = [[0.0, "red"], [1.0, "blue"], [1.0, "red"]] * 9
+
+
+def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
+    table = TableModel.fit(COLOURED, [["warm"], ["cold"], ["warm", "wet"]] * 9, ["rain", "colour"], random_state=0)
+    assert table.categories == {"colour": ["blue", "red"]}
+    assert table.about() == {"features": ["rain", "colour=blue", "colour=red"]}
+    table.save(tmp_path / "model")
+    again = TableModel.load(tmp_path / "model")
+    red, blue = again.predict([[0.0, "red"], [0.0, "blue"]], every_label=True)
+    assert red["warm"] > blue["warm"]
+    with pytest.warns(UserWarning, match="the column 'colour' holds values that did not occur in training: 'green'"):
+        again.predict([[0.0, "green"]])
+    with pytest.raises(ValueError, match="row 1: 'rain' must be a number, got 'much'"):
+        again.predict([["much", "red"]])
+    assert again.predict([]) == []
+    many = [[float(i), f"text {i}"] for i in range(60)]
+    with pytest.raises(ValueError, match="the column 'colour' has 60 different texts in 60 rows, such as 'text 9'"):
+        TableModel.fit(many, [["a"]] * 60, ["rain", "colour"])
+
+
+def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
+    """The recall of rows that set the threshold is at least the level; impossible levels are refused at once."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=random)
+    y = (x + torch.randn(200, 2, generator=random) > 0.5).float()
+    model = TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], n_estimators=2, random_state=0,
+                           guarantee={"recall": 0.9})  # fmt: skip
+    assert model.evaluation["guarantee"] == "recall of a row at least 0.9, in expectation"
+    assert model.evaluation["rows"] == 40
+    model.save(tmp_path / "model")
+    assert "Guaranteed: recall of a row at least 0.9, in expectation" in (tmp_path / "model" / "README.md").read_text()
+    again = TableModel.load(tmp_path / "model")
+    assert again.predict(x.tolist()) == model.predict(x.tolist())
+    rows, labels = x[:100].tolist(), y[:100]
+    by_label = again.guarantee(rows, labels, recall=0.8, by="label")
+    found = torch.tensor([[name in one for name in ("a", "b")] for one in by_label.predict(rows)])
+    assert ((found & labels.bool()).sum(0) / labels.sum(0) >= 0.8).all()
+    with pytest.raises(ValueError, match=r"recall of 0\.99 cannot be .* held-out rows: it takes at least 99"):
+        TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], guarantee={"recall": 0.99})
+    with pytest.raises(ValueError, match="pass one of recall and precision"):
+        again.guarantee(rows, labels)

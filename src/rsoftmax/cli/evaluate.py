@@ -38,7 +38,7 @@ def evaluate(
     column = column_for(loaded, kind, {"text": text, "image": image}.get(kind))
     with usage_errors("DATA"):
         table = read(data)
-        items = read_items(table, kind, column)
+        items = read_items(table, kind, column, loaded)
         separator = separator_of(loaded) if separator is None else separator
         truth = table.labels(column_for(loaded, "labels", labels), separator)
     warn_truncated(loaded, items)

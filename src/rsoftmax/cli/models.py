@@ -64,10 +64,13 @@ def load(folder: Path) -> "Labeller":
         return folders.load(folder)
 
 
-def read_items(table: "Table", kind: str, column: str) -> list[Any]:
-    """The inputs in a column, or in several columns with commas between their names."""
+def read_items(table: "Table", kind: str, column: str, model: Any = None) -> list[Any]:
+    """The inputs in a column, or in several columns with commas between their names.
+
+    A trained model says which columns of a table hold categories.
+    """
     if kind == "features":
-        return table.numbers([name.strip() for name in column.split(",")])
+        return table.rows([name.strip() for name in column.split(",")], None if model is None else model.categories)
     return table.texts(column) if kind == "text" else table.files(column)
 
 

@@ -84,7 +84,7 @@ def _inputs(model: "Labeller", data: list[str], columns: dict[str, str | None]) 
     if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (kind == "text" and not _is_path(data[0])):
         with usage_errors("DATA"):
             table = read(Path(data[0]))
-            items = read_items(table, kind, column_for(model, kind, columns.get(kind)))
+            items = read_items(table, kind, column_for(model, kind, columns.get(kind)), model)
         return Inputs(items, [str(row) for row in range(1, len(items) + 1)], table)
     if kind == "features":
         raise typer.BadParameter(f"pass the rows as a table: {', '.join(READERS)}", param_hint="DATA")

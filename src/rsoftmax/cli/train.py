@@ -29,7 +29,9 @@ def train(
     image: Annotated[
         str | None, typer.Option(help="The column of image paths, relative to the table's folder.")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="The numeric columns, comma-separated: a,b,c.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The columns of numbers or categories, comma-separated: a,b,c.")
+    ] = None,
     separator: Annotated[str, typer.Option(help="The separator between the labels of a cell.")] = ";",
     encoder: Annotated[
         str | None,
@@ -48,10 +50,22 @@ def train(
     attention: Annotated[
         str | None, typer.Option(help="The mapping of the encoder's attention, with its parameter: t_softmax --t 6.")
     ] = None,
+    recall: Annotated[
+        float | None, typer.Option(help="Guarantee this recall instead of optimizing F1; a fifth of rows is held out.")
+    ] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="Guarantee this precision, with --confidence; likewise.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="What is guaranteed: the mean of rows (samples), micro, or each label.")] = (
+        "samples"
+    ),
+    confidence: Annotated[
+        float | None, typer.Option(help="The probability of the guarantee. Default: recall in expectation.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=4, help="Truncate texts to this many tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
-    """Train a multi-label classifier for texts, images or numeric rows, and save it."""
+    """Train a multi-label classifier for texts, images or rows of a table, and save it."""
     from rsoftmax.files.folders import LABELS, TABLE, check_writable
     from rsoftmax.files.tables import read
 
@@ -61,6 +75,7 @@ def train(
     parameter = parameters(context)
     if parameter and attention is None:
         raise typer.BadParameter(f"--{min(parameter)} needs --attention", param_hint="--attention")
+    guarantee = _guarantee(recall, precision, by, confidence)
     settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     settings = {name: value for name, value in settings.items() if value is not None}
     with usage_errors("--out"):
@@ -72,7 +87,8 @@ def train(
     columns = {kind: column, "labels": labels, "separator": separator}
     if kind == "features":
         with row_errors(table, items), _stoppable(False):
-            model = _table_model(items, found, column, names, average, random_state=seed, **settings)
+            settings |= {"random_state": seed, "guarantee": guarantee}
+            model = _table_model(items, found, column, names, average, **settings)
         model.columns.update(columns)
         with usage_errors("--out"):
             model.save(out)
@@ -89,10 +105,10 @@ def train(
         warn_truncated(model, items)
         model.config.columns = columns
         if finetune:
-            chosen = (columns, encoder, average, settings, attention, parameter, max_tokens, seed)
+            chosen = (columns, encoder, average, settings, attention, parameter, max_tokens, seed, guarantee)
             settings["checkpoints"] = _checkpoints(out, table.path, *chosen)
         with row_errors(table, items), _stoppable(finetune):
-            model.fit(items, found, finetune=finetune, seed=seed, **settings)
+            model.fit(items, found, finetune=finetune, seed=seed, guarantee=guarantee, **settings)
         with usage_errors("--out"):
             model.save_pretrained(out)
         if finetune:
@@ -131,6 +147,29 @@ def _check_training(kind: str, lr: float | None, validation: Path | None, attent
         raise typer.BadParameter(f"expected a number above 0, got {lr}", param_hint="--lr")
     if kind == "features" and (validation or attention):
         raise typer.BadParameter("only for texts and images", param_hint="--validation, --attention")
+
+
+def _guarantee(recall: float | None, precision: float | None, by: str, confidence: float | None) -> dict[str, Any]:
+    """What is guaranteed, checked; empty if nothing is."""
+    from typing import get_args
+
+    from rsoftmax.multilabel.risk_control import By
+
+    given = {"recall": recall, "precision": precision, "by": by, "confidence": confidence}
+    if recall is None and precision is None:
+        if (by, confidence) != ("samples", None):
+            raise typer.BadParameter("only with --recall or --precision", param_hint="--by, --confidence")
+        return {}
+    if recall is not None and precision is not None:
+        raise typer.BadParameter("pass one of them", param_hint="--recall, --precision")
+    if by not in get_args(By):
+        raise typer.BadParameter(f"{by!r} is not one of {', '.join(get_args(By))}", param_hint="--by")
+    for name in ("recall", "precision", "confidence"):
+        if (value := given[name]) is not None and not 0 < value < 1:  # type: ignore[operator]
+            raise typer.BadParameter(f"expected a number between 0 and 1, got {value}", param_hint=f"--{name}")
+    if precision is not None and confidence is None:
+        raise typer.BadParameter("needs --confidence, such as 0.95", param_hint="--precision")
+    return given
 
 
 def _set_attention(model: Any, mapping: str, parameter: dict[str, Any]) -> None:
@@ -197,5 +236,7 @@ def _report(model: "Labeller", out: Path) -> None:
     from rsoftmax.multilabel import AVERAGES
 
     scores = model.evaluation
+    if "guarantee" in scores:
+        typer.echo(f"guaranteed: {scores['guarantee']}")
     typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; on {scores['rows']} held-out rows:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

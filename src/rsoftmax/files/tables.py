@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,9 +56,15 @@ class Table:
                 raise self.error(row, f"the file {str(path)!r} does not exist; paths are relative to the table")
         return paths
 
-    def numbers(self, names: Sequence[str]) -> list[list[float]]:
-        """Columns of numbers, row by row."""
-        columns = [[self._number(row, name, cell) for row, cell in enumerate(self.column(name), 1)] for name in names]
+    def rows(self, names: Sequence[str], categories: Collection[str] | None = None) -> list[list[float | str]]:
+        """Columns of numbers and of categories, row by row.
+
+        Args:
+            names: the columns.
+            categories: those of them that hold texts. None: the columns without any number.
+        """
+        texts = set(filter(self._is_text, names)) if categories is None else categories
+        columns = [self._texts_or_numbers(name, name in texts) for name in names]
         return list(map(list, zip(*columns, strict=True)))
 
     def labels(self, name: str, separator: str) -> list[list[str]]:
@@ -74,6 +80,15 @@ class Table:
     def error(self, row: int, message: str) -> ValueError:
         """An error that names the file and the row."""
         return ValueError(f"{self.path}, row {row}: {message}")
+
+    def _is_text(self, name: str) -> bool:
+        cells = [cell for cell in self.column(name) if cell not in (None, "")]
+        return bool(cells) and all(isinstance(cell, str) and not _is_number(cell) for cell in cells)
+
+    def _texts_or_numbers(self, name: str, is_text: bool) -> list[float | str]:
+        if is_text:
+            return [_text(cell, ";") for cell in self.column(name)]
+        return [self._number(row, name, cell) for row, cell in enumerate(self.column(name), 1)]
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         try:

@@ -156,6 +156,17 @@ class MultiLabelHead(nn.Module):
         self.decoder.fit(scores.u.detach(), y.to(torch.float64), none, weight=weight, calibrate=calibration)
         return self
 
+    @torch.no_grad()
+    def set_threshold(self, threshold: Tensor) -> Self:
+        """Predict the labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their expected F1."""
+        if self.rule.name != "expected_f1":
+            raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
+        decoder = Decoder(self.labels, "micro" if len(threshold) == 1 else "macro").to(self.decoder.cut.device)
+        decoder.calibration, decoder.none = self.decoder.calibration, self.decoder.none
+        decoder.cut.copy_(threshold).nextafter_(torch.tensor(-torch.inf))  # predicted: above the cut
+        self.decoder = decoder
+        return self
+
     def extra_repr(self) -> str:
         """The choices shown by ``repr``."""
         r = "" if self.rule.r is None else f", r={self.rule.r}"

@@ -1,18 +1,23 @@
 """The base class of models that predict labels by name, from texts, images or rows of a table."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from rsoftmax.multilabel.evaluation import Evaluation, evaluate
 from rsoftmax.multilabel.head import MultiLabelHead
+from rsoftmax.multilabel.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.multilabel.rules import Output, Scores
 
 Labels = Sequence[Collection[str]] | Tensor
 """The names of the labels of each item, or a matrix [items, K] of 0 and 1, NaN where a label is unknown."""
+Part = tuple[Sequence[Any], Tensor]
+"""Items and their labels [items, K]."""
+HELD_OUT = 0.2  # the fraction of items that set a guaranteed threshold
 
 
 class LabelNetwork(nn.Module):
@@ -58,6 +63,8 @@ class LabelNetwork(nn.Module):
 class Labeller(ABC):
     """Predicts labels by name from the :class:`Output` of items. Subclasses implement the abstract methods."""
 
+    network: LabelNetwork
+
     @property
     @abstractmethod
     def names(self) -> list[str]:
@@ -89,6 +96,10 @@ class Labeller(ABC):
     @abstractmethod
     def answer(self, **tensors: Tensor) -> Output:
         """Run the model on tensors and decode."""
+
+    @abstractmethod
+    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Change the saved settings: arguments of the head, and the evaluation."""
 
     def about(self) -> dict[str, Any]:
         """What a program that has only the exported model needs to know about its tensors."""
@@ -134,6 +145,36 @@ class Labeller(ABC):
         output = self._check(self.outputs(items, progress=progress))
         return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.p, more) > 0, y, names)
 
+    def guarantee(self, items: Sequence[Any], labels: Labels, *, progress: bool = False, **level: Any) -> Self:
+        """Predict the smallest label sets with a guaranteed recall or precision, in place of the best expected F1.
+
+        Args:
+            items: held-out texts, images or rows: not used in training, and drawn like those to predict.
+            labels: the names for each item, or a matrix of 0 and 1.
+            progress: show a progress bar.
+            level: ``recall`` or ``precision``, ``by`` and ``confidence``, as in
+                :class:`rsoftmax.sklearn.RiskControlledClassifier`.
+
+        Raises:
+            ValueError: the items do not suffice; the message says how many it would take.
+        """
+        y = indicator(labels, self.names)
+        check_lengths(items, y)
+        odds = self._check(self.outputs(items, progress=progress)).odds
+        threshold, controlled = guaranteed_threshold(odds.cpu(), y.double(), **level)
+        head = self.network.head.set_threshold(threshold)
+        found = self.evaluate(items, labels).as_dict() | {"guarantee": describe_guarantee(**level)}
+        if not controlled.all():
+            lacking = [name for name, has in zip(self.names, controlled.tolist(), strict=True) if not has]
+            found["not_guaranteed"] = lacking
+            warnings.warn(
+                f"{len(lacking)} of {len(self.names)} labels have too few held-out rows for a guarantee and take the"
+                f" threshold of all labels: {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}",
+                stacklevel=2,
+            )
+        self.record({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, found)
+        return self
+
     def _by_name(self, marginals: Tensor, kept: Tensor) -> dict[str, float]:
         order = marginals.argsort(descending=True, stable=True).tolist()
         return {self.names[place]: float(marginals[place]) for place in order if kept[place]}
@@ -145,6 +186,28 @@ class Labeller(ABC):
                 f" {len(output.p)} items, which is not 'no label'; check the weights for NaN"
             )
         return output
+
+
+def hold_out(items: Sequence[Any], truth: Tensor, level: dict[str, Any], seed: int) -> tuple[Part, Part | None]:
+    """Items to train on, and a fifth for :meth:`Labeller.guarantee` if a level is given.
+
+    Raises ValueError at once if the fifth could not guarantee the level even with perfect scores.
+    """
+    if not level:
+        return (items, truth), None
+    train, aside = split(items, truth, seed, HELD_OUT)
+    guaranteed_threshold(aside[1].nan_to_num().double(), aside[1].double(), **level)
+    return train, aside
+
+
+def split(items: Sequence[Any], truth: Tensor, seed: int, fraction: float) -> tuple[Part, Part]:
+    """Items to train on, and a fraction to hold out, drawn with the seed."""
+    aside = max(round(fraction * len(items)), 1)
+    if aside >= len(items):
+        raise ValueError(f"holding out some items needs at least 2, got {len(items)}")
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tolist()
+    held_out, train = order[:aside], order[aside:]
+    return ([items[i] for i in train], truth[train]), ([items[i] for i in held_out], truth[held_out])
 
 
 def indicator(labels: Labels, names: Sequence[str]) -> Tensor:

@@ -116,6 +116,51 @@ def precision_threshold(u: Tensor, y: Tensor, precision: float, *, by: By = "sam
     return torch.stack([_label_precision(s[~t.isnan()], t[~t.isnan()], precision, delta) for s, t in known])
 
 
+def guaranteed_threshold(
+    u: Tensor,
+    y: Tensor,
+    *,
+    recall: float | None = None,
+    precision: float | None = None,
+    by: By = "samples",
+    confidence: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the thresholds that guarantee a recall or a precision, and for which labels, bool [K].
+
+    The arguments are those of :func:`recall_threshold` and :func:`precision_threshold`. Labels whose rows do not
+    suffice, for "label", have the threshold of "micro", without a guarantee.
+    """
+    if (recall is None) == (precision is None):
+        raise ValueError(f"pass one of recall and precision, got recall={recall!r}, precision={precision!r}")
+
+    def threshold(by: By) -> Tensor:
+        if recall is not None:
+            return recall_threshold(u, y, recall, by=by, confidence=confidence)
+        return precision_threshold(u, y, precision, by=by, confidence=confidence)  # type: ignore[arg-type]
+
+    found = threshold(by)
+    failed = found.isnan()
+    return found.where(~failed, threshold("micro")) if failed.any() else found, ~failed.expand(u.shape[1])
+
+
+def describe_guarantee(
+    recall: float | None = None,
+    precision: float | None = None,
+    by: By = "samples",
+    confidence: float | None = None,
+) -> str:
+    """The guarantee in words.
+
+    Example:
+        >>> describe_guarantee(recall=0.9), describe_guarantee(precision=0.8, by="label", confidence=0.95)
+        ('recall of a row at least 0.9, in expectation', 'precision of every label at least 0.8, with confidence 0.95')
+    """
+    of = {"samples": "a row", "micro": "all entries", "label": "every label"}[by]
+    sure = "in expectation" if confidence is None else f"with confidence {confidence:g}"
+    what = f"precision of {of} at least {precision:g}" if recall is None else f"recall of {of} at least {recall:g}"
+    return f"{what}, {sure}"
+
+
 def _expected_recall(u: Tensor, y: Tensor, miss: float, by: By) -> Tensor:
     """Conformal risk control of the missed labels: fractions of a row's labels, or all of them."""
     size = y.sum(1, keepdim=True)

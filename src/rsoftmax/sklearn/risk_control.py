@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rsoftmax.multilabel.risk_control import By, precision_threshold, recall_threshold
+from rsoftmax.multilabel.risk_control import By, guaranteed_threshold
 from rsoftmax.sklearn.expected_f1 import Array, LabelMetaClassifier, Split, constant_labels
 from rsoftmax.sklearn.targets import Matrix
 
@@ -110,24 +110,18 @@ class RiskControlledClassifier(LabelMetaClassifier):
         return self
 
     def _thresholds(self, u: Tensor, y: Tensor) -> Tensor:
-        thresholds = self._guarantee(u, y, self.by)
-        failed = thresholds.isnan().numpy()
-        self.uncontrolled_ = self.classes_[failed] if self.by == "label" else self.classes_[:0]
-        if not failed.any():
-            return thresholds
-        listed = ", ".join(map(repr, self.uncontrolled_[:5].tolist()))
-        listed += ", ..." if len(self.uncontrolled_) > 5 else ""
-        warnings.warn(
-            f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out rows for a"
-            f" guarantee and take the threshold of all labels: {listed}",
-            stacklevel=4,
-        )
-        return thresholds.where(~thresholds.isnan(), self._guarantee(u, y, "micro"))
-
-    def _guarantee(self, u: Tensor, y: Tensor, by: By) -> Tensor:
-        if self.recall is not None:
-            return recall_threshold(u, y, self.recall, by=by, confidence=self.confidence)
-        return precision_threshold(u, y, self.precision or 0, by=by, confidence=self.confidence)  # type: ignore[arg-type]
+        level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
+        thresholds, controlled = guaranteed_threshold(u, y, **level)
+        self.uncontrolled_ = self.classes_[~controlled.numpy()]
+        if len(self.uncontrolled_):
+            listed = ", ".join(map(repr, self.uncontrolled_[:5].tolist()))
+            listed += ", ..." if len(self.uncontrolled_) > 5 else ""
+            warnings.warn(
+                f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out rows"
+                f" for a guarantee and take the threshold of all labels: {listed}",
+                stacklevel=4,
+            )
+        return thresholds
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Any) -> list[Split]:
         """One split, drawn without looking at the labels."""

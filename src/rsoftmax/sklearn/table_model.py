@@ -1,7 +1,8 @@
 """A trained :class:`rsoftmax.sklearn.SparseLabelClassifier` as a folder: safetensors and JSON, no pickle."""
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from rsoftmax.files.card import count_of, model_card, printable
 from rsoftmax.files.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_settings, write
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output
-from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names, indicator
+from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names, hold_out, indicator
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
 from rsoftmax.sklearn.ensemble import as_targets, check_mergeable, merge
 from rsoftmax.sklearn.features import Preprocessing
 
 ROWS_AT_ONCE = 64
+MAX_CATEGORIES = 1000
 USAGE = """from rsoftmax.sklearn import TableModel
 
 model = TableModel.load("path/to/this/folder")
@@ -36,6 +38,7 @@ class TableModel(Labeller, nn.Module):
         head: the arguments of :class:`rsoftmax.multilabel.MultiLabelHead`.
         columns: the columns of the training table by role, as the command line uses them.
         evaluation: :meth:`rsoftmax.multilabel.Evaluation.as_dict` on held-out rows.
+        categories: the values of each column that holds texts in place of numbers.
 
     Example:
         >>> rows, labels = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
@@ -43,7 +46,8 @@ class TableModel(Labeller, nn.Module):
         >>> model.predict_labels([[1.0, 0.0]])
         [['a']]
 
-    Its predictions are those of the classifier that it was converted from.
+    Its predictions are those of the classifier that it was converted from. A column of texts becomes a column of 0 and
+    1 for each of its values; values that did not occur in training become zeros, with a warning.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class TableModel(Labeller, nn.Module):
         head: dict[str, Any],
         columns: dict[str, str] | None = None,
         evaluation: dict[str, Any] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
         check_names(labels)
@@ -66,29 +71,32 @@ class TableModel(Labeller, nn.Module):
             "head": head,
             "columns": dict(columns or {}),
             "evaluation": evaluation,
+            "categories": {name: list(values) for name, values in (categories or {}).items()},
         }
-        self.preprocessing = Preprocessing(len(features), quantiles)
-        self.network = LabelNetwork(len(features), len(labels), hidden, **head)
+        self.preprocessing = Preprocessing(len(self.encoded), quantiles)
+        self.network = LabelNetwork(len(self.encoded), len(labels), hidden, **head)
 
     @classmethod
     def fit(
         cls,
-        rows: Sequence[Sequence[float]],
+        rows: Sequence[Sequence[float | str]],
         labels: Labels,
         features: Sequence[str],
         average: Average = "micro",
         *,
         names: Sequence[str] | None = None,
+        guarantee: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
         """Train a :class:`SparseLabelClassifier` and convert it.
 
         Args:
-            rows: a number for each feature.
+            rows: a number for each feature, or a text in all rows.
             labels: the names for each row.
             features: the names of the columns.
             average: the F1 to maximise.
             names: all labels; None: those that occur.
+            guarantee: hold out a fifth of the rows and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
         found = names if names is not None else sorted({name for row in labels for name in row})
@@ -96,20 +104,27 @@ class TableModel(Labeller, nn.Module):
         check_lengths(rows, truth)
         if not found:
             raise ValueError("TableModel: no row has a label; at least one must")
-        x = _numbers(rows, features)
+        categories = _categories(rows, features)
+        x = _encode(rows, features, categories)
+        (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
         model = SparseLabelClassifier(average=average, **settings)
         check_mergeable(model)
-        return cls.of(model.fit(x.numpy(), as_targets(truth)), features, found)
+        made = cls.of(model.fit(x[list(kept)].numpy(), as_targets(truth)), features, found, categories)
+        return made if aside is None else made.guarantee([rows[i] for i in aside[0]], aside[1], **(guarantee or {}))
 
     @classmethod
-    def of(cls, model: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:
+    def of(
+        cls,
+        model: SparseLabelClassifier,
+        features: Sequence[str],
+        labels: Sequence[str],
+        categories: Mapping[str, Sequence[str]] | None = None,
+    ) -> Self:
         """Convert a classifier that was fitted on dense features."""
-        preprocessing, d = Preprocessing.of(model._preprocessing), len(features)
+        preprocessing, d = Preprocessing.of(model._preprocessing), model.n_features_in_
         network = merge(model, torch.zeros(d), torch.ones(d))
-        evaluation = model.evaluation_.rename(labels).as_dict()
-        made = cls(
-            labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), evaluation=evaluation
-        )
+        settings = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
+        made = cls(labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), **settings)
         made.preprocessing, made.network = preprocessing, network
         return made.eval()
 
@@ -141,6 +156,22 @@ class TableModel(Labeller, nn.Module):
         features: list[str] = self.settings["features"]
         return features
 
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """The values of each column of texts."""
+        categories: dict[str, list[str]] = self.settings["categories"]
+        return categories
+
+    @property
+    def encoded(self) -> list[str]:
+        """The names of the network's features: columns of numbers, then ``column=value`` for each category."""
+        numbers = [name for name in self.features if name not in self.categories]
+        return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
+
+    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Change the saved settings: arguments of the head, and the evaluation."""
+        self.settings |= {"head": self.settings["head"] | head, "evaluation": evaluation}
+
     def example(self) -> dict[str, Tensor]:
         """Two rows near the medians of the training data."""
         middle = self.preprocessing.quantiles[:, self.preprocessing.quantiles.shape[1] // 2].float()
@@ -152,13 +183,13 @@ class TableModel(Labeller, nn.Module):
         return output
 
     def about(self) -> dict[str, Any]:
-        """The names of the features."""
-        return {"features": self.features}
+        """The names of the features, categories as columns of 0 and 1."""
+        return {"features": self.encoded}
 
     @torch.inference_mode()
-    def outputs(self, items: Sequence[Sequence[float]], *, progress: bool = False) -> Output:
+    def outputs(self, items: Sequence[Sequence[float | str]], *, progress: bool = False) -> Output:
         """Predict from rows."""
-        x = _numbers(items, self.features)
+        x = _encode(items, self.features, self.categories)
         prepared = torch.cat([self.preprocessing(part) for part in x.split(ROWS_AT_ONCE)])
         output: Output = self.network(prepared)
         return output
@@ -191,7 +222,7 @@ class TableModel(Labeller, nn.Module):
             try:
                 weights = load_file(place / WEIGHTS)
                 with torch.device("meta"):
-                    model = cls(**{name: settings[name] for name in SAVED})
+                    model = cls(**{name: settings[name] for name in SAVED}, categories=settings.get("categories"))
                 model.load_state_dict(weights, assign=True)
             except Exception as error:  # for files edited by hand torch raises many kinds
                 raise ValueError(f"{folder} is damaged: {error}") from None
@@ -200,20 +231,66 @@ class TableModel(Labeller, nn.Module):
     def _card(self) -> str:
         what = f"A multi-label classifier for tabular rows: {count_of(len(self.names), 'label')} from"
         what = f"{what} {count_of(len(self.features), 'feature')} ({', '.join(map(printable, self.features))})."
-        usage = USAGE.format(row=", ".join("0.0" for _ in self.features))
+        row = (repr(self.categories[name][0]) if name in self.categories else "0.0" for name in self.features)
+        usage = USAGE.format(row=", ".join(row))
         return model_card("rsoftmax", "Multi-label classifier for tabular rows", what, usage, self.evaluation)
 
 
-def _numbers(rows: Sequence[Sequence[float]], features: Sequence[str]) -> Tensor:
-    """Rows as a tensor [rows, features]; raises unless all are finite and of this length."""
-    if not len(rows):
-        return torch.zeros(0, len(features))
+def _seed(random_state: Any) -> int:
+    return random_state if isinstance(random_state, int) else 0
+
+
+def _categories(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each column that holds a text."""
+    columns = zip(features, zip(*rows, strict=False), strict=False)
+    found = {name: sorted(set(map(str, cells))) for name, cells in columns if any(isinstance(c, str) for c in cells)}
+    for name, values in found.items():
+        if len(values) > min(MAX_CATEGORIES, max(len(rows) / 2, 20)):
+            raise ValueError(
+                f"the column {name!r} has {len(values)} different texts in {len(rows)} rows, such as {values[-1]!r}:"
+                " too many for categories; leave it out, or train on it as a text"
+            )
+    return found
+
+
+def _encode(
+    rows: Sequence[Sequence[float | str]], features: Sequence[str], categories: Mapping[str, Sequence[str]]
+) -> Tensor:
+    """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
+    wrong = next((row for row in rows if len(row) != len(features)), None)
+    if wrong is not None:
+        raise ValueError(f"TableModel: expected {len(features)} features per row, {list(features)}, got {len(wrong)}")
+    if not categories:
+        return _numbers(rows, features)
+    numbers = [place for place, name in enumerate(features) if name not in categories]
+    x = _numbers([[row[place] for place in numbers] for row in rows], [features[place] for place in numbers])
+    texts = {name: [str(row[place]) for row in rows] for place, name in enumerate(features) if name in categories}
+    return torch.cat([x, *(_one_hot(name, texts[name], values) for name, values in categories.items())], 1)
+
+
+def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
+    """0 and 1 for each value, [rows, values]."""
+    if unknown := sorted(set(cells) - set(values)):
+        listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        warnings.warn(f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=2)
+    places = {value: place for place, value in enumerate(values)}
+    found = torch.zeros(len(cells), len(values))
+    for row, cell in enumerate(cells):
+        if cell in places:
+            found[row, places[cell]] = 1
+    return found
+
+
+def _numbers(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> Tensor:
+    """Rows as a tensor [rows, features]; raises unless all are finite numbers."""
     try:
-        x = torch.as_tensor(rows, dtype=torch.float32).reshape(len(rows), -1)
-    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"TableModel: rows must be lists of {len(features)} numbers: {error}") from None
-    if x.shape[1] != len(features):
-        raise ValueError(f"TableModel: expected {len(features)} features per row, {list(features)}, got {x.shape[1]}")
+        x = torch.as_tensor(rows, dtype=torch.float32).reshape(len(rows), len(features))
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        for row, cells in enumerate(rows, 1):
+            for name, cell in zip(features, cells, strict=True):
+                if not isinstance(cell, int | float):
+                    raise ValueError(f"row {row}: {name!r} must be a number, got {cell!r}") from None
+        raise
     for row, column in (~x.isfinite()).nonzero().tolist():
         raise ValueError(f"row {row + 1}: {features[column]!r} is {x[row, column]}; expected a finite float32")
     return x

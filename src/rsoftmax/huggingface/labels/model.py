@@ -33,7 +33,7 @@ from rsoftmax.huggingface.labels.inputs import (
 )
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output, indicator
 from rsoftmax.multilabel.head import choose
-from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names
+from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names, hold_out
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_TOKENS = 256  # the default, unless the encoder takes fewer
@@ -371,6 +371,7 @@ class LabelModel(Labeller, PreTrainedModel):
         *,
         validation: tuple[Sequence[Any], Labels] | None = None,
         finetune: bool = False,
+        guarantee: dict[str, Any] | None = None,
         progress: bool = True,
         seed: int = 0,
         **settings: Any,
@@ -383,6 +384,7 @@ class LabelModel(Labeller, PreTrainedModel):
             validation: held-out items and labels. None: cross-validation, or a tenth of the items with ``finetune``.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
                 is trained, which takes seconds to minutes.
+            guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
             progress: show progress bars.
             seed: for all random numbers.
             settings: with ``finetune`` those of :func:`rsoftmax.huggingface.labels.training.finetune` (epochs, lr,
@@ -390,12 +392,16 @@ class LabelModel(Labeller, PreTrainedModel):
 
         Needs ``pip install 'rsoftmax[sklearn]'`` unless ``finetune``.
         """
-        items, truth = self._pair(items, labels)
+        (items, truth), aside = hold_out(*self._pair(items, labels), guarantee or {}, seed)
         held_out = None if validation is None else self._pair(*validation)
         train = training.finetune if finetune else training.fit_head
         found = train(self, items, truth, held_out, progress=progress, seed=seed, **settings)
         self.config.evaluation = found.as_dict()
-        return self
+        return self if aside is None else self.guarantee(*aside, progress=progress, **(guarantee or {}))
+
+    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Change the saved settings: arguments of the head, and the evaluation."""
+        self.config.head, self.config.evaluation = self.config.head | head, evaluation
 
     def _pair(self, items: Sequence[Any], labels: Labels) -> tuple[list[Any], Tensor]:
         """Items and their labels [items, K], checked."""

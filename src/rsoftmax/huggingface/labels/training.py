@@ -27,6 +27,7 @@ from rsoftmax.files.folders import LABELS, SETTINGS, WEIGHTS, is_vacant, kind_of
 from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.huggingface.labels.inputs import TEXT
 from rsoftmax.multilabel import Evaluation, evaluate
+from rsoftmax.multilabel.labeller import Part, split
 
 if TYPE_CHECKING:
     from rsoftmax.huggingface.labels.model import LabelModel
@@ -37,7 +38,6 @@ TRAINER_FILES = (
     "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", STATE, "training_args.bin"
 )  # fmt: skip
 VALIDATION_FRACTION = 0.1
-Part = tuple[Sequence[Any], Tensor]
 
 
 def fit_head(
@@ -107,7 +107,9 @@ def finetune(
         raise ValueError(
             f"fine-tuning: epochs must be positive and batch_size at least 1, got {epochs!r} and {batch_size!r}"
         )
-    train, held_out = ((items, truth), held_out) if held_out is not None else split(items, truth, seed)
+    train, held_out = (
+        ((items, truth), held_out) if held_out is not None else split(items, truth, seed, VALIDATION_FRACTION)
+    )
     set_seed(seed)
     with ExitStack() as stack:
         folder = Path(checkpoints or stack.enter_context(tempfile.TemporaryDirectory()))
@@ -138,16 +140,6 @@ def finetune(
         stack.enter_context(quiet())
         trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     return calibrate(model, held_out)
-
-
-def split(items: Sequence[Any], truth: Tensor, seed: int) -> tuple[Part, Part]:
-    """Items to train on, and a tenth to hold out."""
-    aside = max(round(VALIDATION_FRACTION * len(items)), 1)
-    if aside >= len(items):
-        raise ValueError(f"fine-tuning holds out some items and needs at least 2, got {len(items)}")
-    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tolist()
-    held_out, train = order[:aside], order[aside:]
-    return ([items[i] for i in train], truth[train]), ([items[i] for i in held_out], truth[held_out])
 
 
 @torch.inference_mode()
