@@ -13,5 +13,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "guarantees": Experiment("guarantees", commands=("guarantees",)),
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue", "rates")),
+    "pretrained": Experiment("pretrained", commands=("pretrained",)),
     "text": Experiment("text", commands=("text",)),
 }

@@ -32,10 +32,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attention import adapter
-from rsoftmax.huggingface.attention.api import HeadTable, parameters, pretrained_model, set_attention, set_parameter
+from rsoftmax.huggingface.attention.api import HeadTable, parameters, pretrained_model, set_attention
 from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
 from rsoftmax.huggingface.attention.measure import UNCOMPILED, evaluating, real_pairs, run_observed, zeros_of
 from rsoftmax.huggingface.attention.parameters import attach, parameter_of
@@ -153,18 +154,18 @@ def calibrate(
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
     _check(error, edge, test)
-    with _restored(model, after="an error"):
-        dense = _dense_implementation(model)
+    with _restored(model):
         set_attention(model, "t_softmax", t=math.inf, edge=edge)
         heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None)
-        family = _per_head(heads) if per_head else _constant(heads, edge)
-        candidates = _candidates(partial(_measure, model, dense, fit), family, error)
-        results = _measure(model, dense, test, candidates)
-        index = _choose(results, error)
-        chosen, result = candidates[index], results[index]
-        set_parameter(model, chosen if per_head else float(chosen[0][0]))  # type: ignore[arg-type]
+    family = _per_head(heads) if per_head else _constant(heads, edge)
+    candidates = _candidates(partial(_try, model, fit, edge), family, error)
+    results = _try(model, test, edge, candidates)
+    index = _choose(results, error)
+    chosen, result = candidates[index], results[index]
+    mean, deviation = result.mean()
+    with _restored(model, after="an error"):
+        set_attention(model, "t_softmax", t=_simplest(chosen), edge=edge)
         zeros, longest = zeros_of(model, test, _step(test))
-        mean, deviation = result.mean()
         certificate = {"error": error, "measured": mean, "standard_error": deviation, "bound": result.bound()}
         certify(pretrained_model(model), {**certificate, "max_length": longest})
     return Calibration(
@@ -222,20 +223,30 @@ def sweep(
         True
     """
     given, rows = _split(batches, [])[0], []
-    with _restored(model):
-        dense = _dense_implementation(model)
-        set_attention(model, "t_softmax", t=math.inf, edge=edge)
-        for value, result in zip(t, _measure(model, dense, given, t), strict=True):
-            set_parameter(model, value)
+    settings = [{"mapping": "t_softmax", "t": value, "edge": edge} for value in t]
+    for setting, result in zip(settings, compare(model, given, settings), strict=True):
+        with _restored(model):
+            set_attention(model, **setting)  # type: ignore[arg-type]
             zeros, _ = zeros_of(model, given, _step(given))
-            rows.append(Trial(value, zeros.mean(), *result.mean(), result.time))
+        rows.append(Trial(setting["t"], zeros.mean(), *result.mean(), result.time))  # type: ignore[arg-type]
     return rows
 
 
 # ------------------------------------------------------------------------------------------- selection and certificate
 
 
-def _candidates(measure: Callable[[Any], list["_Result"]], family: Family, error: float) -> list[list[Tensor]]:
+def _try(model: nn.Module, batches: list[Batch], edge: float, candidates: list[list[Tensor]]) -> list["Comparison"]:
+    settings = [{"mapping": "t_softmax", "t": _simplest(t), "edge": edge} for t in candidates]
+    return compare(model, batches, settings)
+
+
+def _simplest(t: list[Tensor]) -> Any:
+    """The thresholds as one number if they are equal."""
+    values = torch.cat(t)
+    return float(values[0]) if (values == values[0]).all() else t
+
+
+def _candidates(measure: Callable[[Any], list["Comparison"]], family: Family, error: float) -> list[list[Tensor]]:
     """The thresholds of shares of the error, where runs of the sparse model correct the predictions."""
     scale = 1.0
     for _ in range(CORRECTIONS):
@@ -249,7 +260,7 @@ def certified(bounds: Iterable[float], error: float) -> int:
     return len(list(takewhile(lambda bound: bound <= error, bounds)))
 
 
-def _choose(results: list["_Result"], error: float) -> int:
+def _choose(results: list["Comparison"], error: float) -> int:
     """The index of the last certified candidate; raises if there is none."""
     first = results[0]
     first.check()
@@ -443,12 +454,16 @@ class _Outcome(NamedTuple):
         values: logits ``[samples, classes]``, or embeddings of length 1.
         text: the text that each sample belongs to.
         length: the number of keys that each sample saw.
+        loss: the model's loss, NaN without labels.
+        seconds: the processor time of the call.
     """
 
     metric: str
     values: Tensor
     text: Tensor
     length: Tensor
+    loss: float = math.nan
+    seconds: float = 0.0
 
     def error(self, sparse: "_Outcome") -> Tensor:
         """The error of each sample."""
@@ -471,7 +486,14 @@ def _outcome(batch: Batch, output: Any) -> _Outcome:
         return _Outcome(KL, logits, torch.arange(len(logits)), lengths)
     tokens = _tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
     values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
-    return _Outcome(KL, values, torch.nonzero(tokens)[:, 0].cpu(), tokens.cumsum(-1)[tokens].cpu())
+    loss = getattr(output, "loss", None)
+    return _Outcome(
+        KL,
+        values,
+        torch.nonzero(tokens)[:, 0].cpu(),
+        tokens.cumsum(-1)[tokens].cpu(),
+        math.nan if loss is None else float(loss),
+    )
 
 
 def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
@@ -479,50 +501,69 @@ def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
-def _measure(model: nn.Module, dense: Any, batches: list[Batch], candidates: Sequence[Any]) -> list["_Result"]:
-    """The errors and times of the sparse model for each candidate, relative to the dense model."""
-    host, results = pretrained_model(model), [_Result() for _ in candidates]
-    for batch in batches:
-        host.set_attn_implementation(dense)
-        reference, dense_seconds = _run(model, batch)
-        host.set_attn_implementation("t_softmax")
-        for t, result in zip(candidates, results, strict=True):
-            set_parameter(model, t)
-            sparse, seconds = _run(model, batch)
-            result.add(reference, sparse, dense_seconds, seconds)
+def compare(model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mapping[str, Any]]) -> list["Comparison"]:
+    """Run a model densely and in several sparse settings.
+
+    Args:
+        model: as in :func:`set_attention`. It is left unchanged.
+        batches: as in :func:`calibrate`.
+        settings: the arguments of :func:`set_attention`.
+
+    Returns:
+        One comparison per setting. Dense is the model as given, or softmax if it is sparse already.
+    """
+    host, results = pretrained_model(model), [Comparison() for _ in settings]
+    dense = _dense_implementation(host)
+    with _restored(model):
+        for batch in batches:
+            host.set_attn_implementation(dense)
+            reference = _run(model, batch)
+            for setting, result in zip(settings, results, strict=True):
+                set_attention(model, **setting)
+                result.add(reference, _run(model, batch))
     return results
 
 
-def _run(model: nn.Module, batch: Batch) -> tuple[_Outcome, float]:
-    """The outcome, and the processor time of the model's call."""
+def _run(model: nn.Module, batch: Batch) -> _Outcome:
     with torch.no_grad(), evaluating(model):
         start = time.process_time()
         output = model(**batch)
-        return _outcome(batch, output), time.process_time() - start
+        return _outcome(batch, output)._replace(seconds=time.process_time() - start)
 
 
-class _Result:
-    """Errors of samples over batches, and times."""
+class Comparison:
+    """Errors of a sparse model's outputs over batches, and times.
+
+    Attributes:
+        metric: what the error is.
+        texts: the number of texts.
+    """
 
     def __init__(self) -> None:
         self._errors: list[Tensor] = []
         self._owners: list[Tensor] = []
         self._lengths: list[Tensor] = []
-        self._seconds = [0.0, 0.0]
+        self._sums = torch.zeros(2, 2)  # seconds and loss, dense and sparse
         self.metric, self.texts = "", 0
 
-    def add(self, dense: _Outcome, sparse: _Outcome, dense_seconds: float, seconds: float) -> None:
-        """Add the errors and times of a batch."""
+    def add(self, dense: _Outcome, sparse: _Outcome) -> None:
+        """Add the errors of a batch."""
         self._errors.append(dense.error(sparse).double())
         self._owners.append(dense.text + self.texts)
         self._lengths.append(dense.length)
-        self._seconds = [self._seconds[0] + dense_seconds, self._seconds[1] + seconds]
+        self._sums += torch.tensor([[each.seconds, each.loss * len(each.values)] for each in (dense, sparse)]).T
         self.metric, self.texts = dense.metric, self.texts + int(dense.text.max()) + 1
 
     @property
     def time(self) -> float:
         """The sparse model's processor time over the dense model's."""
-        return self._seconds[1] / max(self._seconds[0], 1e-9)
+        return float(self._sums[0, 1] / self._sums[0, 0].clamp(min=1e-9))
+
+    @property
+    def loss(self) -> tuple[float, float]:
+        """The mean loss of the dense and of the sparse model, if the batches have labels, else NaN."""
+        dense, sparse = (self._sums[1] / sum(map(len, self._errors))).tolist()
+        return dense, sparse
 
     def check(self) -> None:
         """Raise if the samples are too few for a certificate."""
@@ -615,9 +656,9 @@ def _step(batches: list[Batch]) -> int:
     return max(1, *(_length(batch) // ROWS for batch in batches))
 
 
-def _dense_implementation(model: nn.Module) -> Any:
+def _dense_implementation(host: PreTrainedModel) -> Any:
     """The attention that the sparse model is compared with: the model's own, or softmax if it is sparse already."""
-    chosen = adapter.implementations(pretrained_model(model).config)
+    chosen = adapter.implementations(host.config)
     return "softmax" if isinstance(chosen, str) and chosen in ROW_MAPPINGS else chosen
 
 

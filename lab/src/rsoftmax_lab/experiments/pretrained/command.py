@@ -1,0 +1,49 @@
+"""``rsoftmax reproduce pretrained``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Sweep
+
+
+def pretrained(
+    model: Annotated[str, typer.Option(help="A language model or an encoder: a folder or hub id.")],
+    texts: Annotated[
+        list[Path], typer.Option(help="A UTF-8 file of texts of one kind; repeatable.", exists=True, dir_okay=False)
+    ],
+    calibrated: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder that `rsoftmax calibrate` wrote for this model; repeatable.", exists=True),
+    ] = None,
+    length: Annotated[list[int] | None, typer.Option(min=2, help="Tokens per text; repeatable. Default: 1024.")] = None,
+    samples: Annotated[int, typer.Option(min=2, help="The number of texts.")] = 4,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven of them.")
+    ] = None,
+    *,
+    sweep: Sweep,
+) -> None:
+    """Pretrained models without training: error, zeros and time for distances, rates, counts and edges."""
+    from functools import partial
+
+    from rsoftmax_lab.experiments.names import source_name
+    from rsoftmax_lab.experiments.pretrained import grid
+    from rsoftmax_lab.experiments.pretrained.run import run, thresholds
+
+    files = {grid.text_name(path): path.resolve() for path in texts}
+    try:
+        found = {f"{grid.CALIBRATED}, {path.name}": thresholds(path.resolve()) for path in calibrated or []}
+        runs = (grid.quick_grid if sweep.quick else grid.grid)(
+            source_name(model, "*.safetensors", "*.json", "*.txt"),
+            list(files),
+            length or [1024],
+            samples=samples,
+            settings=tuple(setting or grid.SETTINGS),
+            calibrated=tuple(found),
+        )
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    folder = str(Path(model).resolve()) if Path(model).is_dir() else model
+    sweep.do("pretrained", runs, partial(run, folder, files, found))
