@@ -272,7 +272,10 @@ def pretrained_model(module: nn.Module) -> PreTrainedModel:
         return next(iter(models.values()))
     kind = type(module).__name__
     if not models:
-        raise TypeError(f"set_attention: {kind} neither is nor contains a Transformers model")
+        raise TypeError(
+            f"set_attention: {kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
+            " rsoftmax.nn.replace_attention, for calls of F.scaled_dot_product_attention rsoftmax.nn.sparse_sdpa"
+        )
     raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
 
 
