@@ -25,7 +25,7 @@ from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue import grid as glue
 from rsoftmax_lab.experiments.glue import run as finetune
 from rsoftmax_lab.experiments.glue.grid import Run
-from rsoftmax_lab.experiments.glue.results import by_task, chosen
+from rsoftmax_lab.experiments.glue.results import Difference, by_task, chosen
 from rsoftmax_lab.experiments.glue.section import PAPER
 from rsoftmax_lab.experiments.glue.step_time import step_time
 from rsoftmax_lab.report.write import write
@@ -337,6 +337,40 @@ def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
     ):
         assert cells in text
     assert tmp_path / "report" / "glue-rates.png" in written.files
+
+
+def test_the_report_pairs_methods_with_softmax_by_seed(tmp_path: Path) -> None:
+    def edged(seed: int, dev: float) -> str:
+        row = json.loads(trial("RTE", "t_softmax", None, 1e-4, seed, 0.5, dev))
+        return json.dumps({**row, "run": {**row["run"], "t": 4.0, "edge": 1.0}, "sparsity": 0.38})
+
+    lines = [trial("RTE", "softmax", None, 1e-4, seed, 0.5, dev) for seed, dev in enumerate((0.6, 0.62, 0.9))]
+    lines += [edged(0, 0.61), edged(1, 0.65), trial("RTE", "r_softmax", 0.1, 1e-4, 0, 0.5, 0.5)]
+    (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
+    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    text = (tmp_path / "report" / "report.md").read_text()
+    half = 12.706 * 1.0  # Student's t with one degree of freedom, times the standard error of 1 and 3
+    for cells in (
+        "| RTE | softmax | 3 | 70.67 ± 16.77 |  | 0.0 |  |",
+        "| RTE | r-softmax, r = 0.1 | 1 | 50.00 | -10.00 | 10.0 |  |",
+        f"| RTE | t-softmax, t = 4, edge = 1 | 2 | 63.00 ± 2.83 | +2.00 ± {half:.2f} | 38.0 |  |",
+    ):
+        assert cells in text
+    assert "| t-softmax, selected" not in text  # the paper's table has the paper's mappings
+
+
+def test_the_mean_difference_over_tasks_adds_independent_errors() -> None:
+    mean = Difference.over_tasks([Difference.of([1.0, 3.0]), Difference.of([0.0, 0.0])])
+    assert (mean.value, mean.error, mean.freedom) == (1.0, 0.5, 2)
+    assert Difference.over_tasks([mean, Difference.of([1.0])]).half is None
+
+
+def test_edge_and_t_go_to_the_mappings_that_have_them() -> None:
+    runs = glue.grid(("RTE",), ("softmax", "t_softmax", "r_softmax"), (1e-4,), (0.5,), t=4.0, edge=1.0)
+    assert [(run.r, run.t, run.edge) for run in runs] == [(None, None, None), (None, 4.0, 1.0), (0.5, None, 1.0)]
+    for wrong in ({"t": 4.0}, {"edge": 1.0}):
+        with pytest.raises(ValueError, match="needs"):
+            Run("RTE", "softmax", **wrong)
 
 
 def step_trial(r: float | None, seed: int, dev: float, ratio: float) -> str:

@@ -17,6 +17,7 @@ class Look(NamedTuple):
 LOOKS = {
     Contestant("r_softmax_expected_f1"): Look("#c1121f", "-", "o", 2.4),
     Contestant("t_softmax_threshold"): Look("#f08a24", "-", "s", 1.8),
+    Contestant("r_softmax_rate"): Look("#7b2d8e", "-", "h", 2.0),
     Contestant("r_softmax_count"): Look("#1d4e89", "-", "D", 2.0),
     Contestant("sparsemax_huber"): Look("#6fa8dc", "--", "v"),
     Contestant("sparsemax_hinge"): Look("#6fa8dc", ":", "^"),

@@ -38,6 +38,7 @@ METHODS: dict[str, Method] = {
     "sparsemax_huber": Method("sparsemax + huber", _head("sparsemax", "sparsemax_huber_loss"), LABELS),
     "sparsemax_hinge": Method("sparsemax + hinge", _head("sparsemax", "sparsemax_hinge_loss"), LABELS),
     "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_loss"), LABELS),
+    "r_softmax_rate": Method("r-softmax, rate", _head("r_softmax", "r_softmax_loss", "rate"), LABELS),
     "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "r_softmax_loss", "count"), LABELS),
     "t_softmax_threshold": Method(
         "t-softmax, threshold", _head("t_softmax", "t_softmax_loss", "threshold"), LABELS, ours=True

@@ -14,5 +14,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "images": Experiment("images", commands=("voc", "coco")),
     "glue": Experiment("glue", commands=("glue", "rates")),
     "pretrained": Experiment("pretrained", commands=("pretrained",)),
+    "lengths": Experiment("lengths", commands=("lengths",)),
     "text": Experiment("text", commands=("text",)),
 }

@@ -1,10 +1,12 @@
-"""Scores, the trials selected on dev or validation, and the results for each rate."""
+"""Scores, the trials selected on dev or validation, differences paired by seed, and the results for each rate."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
+
+from scipy import stats
 
 from rsoftmax_lab.experiments.glue.data import TASKS
 from rsoftmax_lab.experiments.glue.grid import RECIPE, Run
@@ -84,6 +86,81 @@ def lead(trials: Sequence[Trial[Run]], by: str) -> Mean | None:
     mine, other = ({t.run.seed: score(t, "dev") or 0 for t in chosen(trials, n, by)} for n in ("r_softmax", "softmax"))
     seeds = sorted(mine.keys() & other.keys())
     return Mean.of([mine[seed] - other[seed] for seed in seeds]) if seeds else None
+
+
+Method = tuple[str, float | None, float | None, float | None]
+"""Mapping, r, t and edge."""
+
+
+class Difference(NamedTuple):
+    """A mean difference to softmax over seeds, in points of accuracy, with half the width of its 95 % interval.
+
+    Attributes:
+        value: the mean.
+        error: its standard error; None for a single seed.
+        freedom: the degrees of freedom of the standard error.
+    """
+
+    value: float
+    error: float | None
+    freedom: int
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f}" if self.half is None else f"{self.value:+.2f} ± {self.half:.2f}"
+
+    @property
+    def half(self) -> float | None:
+        """Half the width of the 95 % interval, by Student's t."""
+        return None if self.error is None else float(stats.t.ppf(0.975, self.freedom)) * self.error
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Difference":
+        """The difference over the seeds of one task."""
+        several = len(values) > 1
+        error = statistics.stdev(values) / math.sqrt(len(values)) if several else None
+        return cls(statistics.fmean(values), error, len(values) - 1)
+
+    @classmethod
+    def over_tasks(cls, tasks: Sequence["Difference"]) -> "Difference":
+        """The mean over tasks, whose errors are independent."""
+        errors = [task.error for task in tasks]
+        known = [error for error in errors if error is not None]
+        error = math.hypot(*known) / len(tasks) if len(known) == len(tasks) else None
+        return cls(statistics.fmean(task.value for task in tasks), error, sum(task.freedom for task in tasks))
+
+
+class Paired(NamedTuple):
+    """A method on one task: accuracy, its difference to softmax over common seeds, zeros and time of a step."""
+
+    seeds: int
+    accuracy: Mean
+    difference: Difference | None
+    zeros: Mean
+    time: Mean | None
+
+
+def paired(trials: Sequence[Trial[Run]]) -> dict[Method, Paired]:
+    """Every method at the most frequent learning rate, beside softmax with the same seeds: rows, order and head."""
+    lr = statistics.mode(trial.run.lr for trial in trials)
+    methods: dict[Method, dict[int, Row]] = {}
+    for run, row in trials:
+        if run.lr == lr:
+            methods.setdefault((run.mapping, run.r, run.t, run.edge), {})[run.seed] = row
+    softmax = methods.get(("softmax", None, None, None), {})
+    return {method: _paired(rows, softmax) for method, rows in methods.items()}
+
+
+def _paired(rows: dict[int, Row], softmax: dict[int, Row]) -> Paired:
+    accuracy = {seed: 100 * row["dev"]["accuracy"] for seed, row in rows.items()}
+    common = [] if rows is softmax else sorted(rows.keys() & softmax.keys())
+    times = [row["step"]["ratio"] for row in rows.values() if "step" in row]
+    return Paired(
+        len(rows),
+        Mean.of(list(accuracy.values())),
+        Difference.of([accuracy[s] - 100 * softmax[s]["dev"]["accuracy"] for s in common]) if common else None,
+        Mean.of([100 * row["sparsity"] for row in rows.values()]),
+        Mean.of(times) if times else None,
+    )
 
 
 def standard_error(trials: Sequence[Trial[Run]]) -> float:

@@ -46,7 +46,9 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
 
 
 def _table2(tasks: Tasks, out: Path) -> Part:
-    """The paper's accuracies next to ours, the selected settings, and the effect of r."""
+    """The paper's accuracies next to ours, the selected settings, the effect of r, and differences paired by seed."""
+    pairs = _paired(tasks)
+    tasks = _papers(tasks) or tasks
     curves = {task: results.curve(some) for task, some in tasks.items()}
     path = out / "glue-rates.png"
     figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, path)
@@ -62,6 +64,7 @@ def _table2(tasks: Tasks, out: Path) -> Part:
         "f1": [(name, _table(with_f1, by, lambda some: results.mean(some, "f1"))) for by, name in SELECTED.items()],
         "zeros": _table(tasks, "validation", _zeros),
         "rates": _by_rate(curves),
+        "paired": pairs,
     }
     return Part(values, accuracy.rich("Accuracy on dev"), path)
 
@@ -78,6 +81,56 @@ def _rates(tasks: Tasks, out: Path) -> Part:
 
 PARTS = {"glue": _table2, "rates": _rates}
 """The parts by command."""
+
+
+def _papers(tasks: Tasks) -> Tasks:
+    """The trials with the paper's mappings, without an edge or a fixed t; tasks without any are omitted."""
+    found = {task: [one for one in some if one.run.edge is None and one.run.t is None] for task, some in tasks.items()}
+    return {task: some for task, some in found.items() if some}
+
+
+def _paired(tasks: Tasks) -> Table:
+    """Every method of each task, and its mean difference over all tasks that have one."""
+    found = {task: results.paired(some) for task, some in tasks.items()}
+    methods = sorted({method for by_method in found.values() for method in by_method}, key=_order)
+    rows = [
+        [task, _named(method), *_cells(by_method[method])]
+        for task, by_method in found.items()
+        for method in methods
+        if method in by_method
+    ]
+    for method in methods:
+        known = [one.difference for by in found.values() if (one := by.get(method)) and one.difference]
+        if len(known) > 1:
+            mean = results.Difference.over_tasks(known)
+            rows.append([f"mean of {len(known)} tasks", _named(method), "", "", str(mean), "", ""])
+    columns = ["seeds", "accuracy", "difference to softmax", "zeros, %", "time of a step"]
+    return Table(["task", "attention", *columns], rows)
+
+
+def _cells(one: results.Paired) -> list[str]:
+    difference = "" if one.difference is None else str(one.difference)
+    return [
+        str(one.seeds),
+        str(one.accuracy),
+        difference,
+        f"{one.zeros.value:.1f}",
+        f"{one.time.value:.2f}" if one.time else "",
+    ]
+
+
+def _order(method: results.Method) -> tuple[Any, ...]:
+    mapping, *numbers = method
+    place = COMPARED.index(mapping) if mapping in COMPARED else len(COMPARED)
+    return place, mapping, *(number or 0.0 for number in numbers)
+
+
+def _named(method: results.Method) -> str:
+    mapping, *numbers = method
+    given = [
+        f"{name} = {number:g}" for name, number in zip(["r", "t", "edge"], numbers, strict=True) if number is not None
+    ]
+    return _title(mapping, *given)
 
 
 def _beside_the_paper(tasks: Tasks) -> Table:

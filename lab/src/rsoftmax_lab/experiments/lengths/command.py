@@ -1,0 +1,26 @@
+"""``rsoftmax reproduce lengths``."""
+
+from typing import Annotated
+
+import typer
+
+from rsoftmax_lab.running.options import Seeds, Sweep
+
+
+def lengths(
+    task: Annotated[list[str] | None, typer.Option(help="max, recall or mean; repeatable.")] = None,
+    seeds: Seeds = 5,
+    *,
+    sweep: Sweep,
+) -> None:
+    """Attention trained on short contexts and tested on contexts up to 256 times as long."""
+    from rsoftmax_lab.experiments.lengths import grid
+    from rsoftmax_lab.experiments.lengths.data import TASKS
+    from rsoftmax_lab.experiments.lengths.run import run
+
+    tasks = tuple(task or TASKS)
+    try:
+        runs = grid.quick_grid(tasks) if sweep.quick else grid.grid(tasks, seeds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--task") from None
+    sweep.do("lengths", runs, run)
