@@ -89,6 +89,8 @@ def _decoded(head: MultiLabelHead, row: dict[str, np.ndarray]) -> np.ndarray:
         case "expected_f1":
             expected = _expected_f1([*(z - row["theta"])], float((row["none"] - row["theta"])[0]))
             return _kept(z, int(np.argmax(expected)))
+        case "rate":
+            return _kept(z, round(len(z) / (1 + math.exp(float(row["c"][0])))))
         case "count":
             return _kept(z, int(np.argmax(row["c"])))
         case "fixed":
@@ -106,6 +108,10 @@ def _loss(head: MultiLabelHead, output: Output, y: Tensor) -> Tensor:
     if head.rule.name == "expected_f1":
         assert output.none is not None
         z, y = torch.cat([z, output.none], -1), torch.cat([y, (y.sum(-1, keepdim=True) == 0).double()], -1)
+    if head.rule.name == "rate":
+        assert output.c is not None
+        r, rate = output.c.sigmoid()[..., 0], 1 - y.mean(-1)
+        extra = -rate * r.log() - (1 - rate) * (1 - r).log()
     if head.rule.name == "count":
         assert output.c is not None
         extra = -output.c.log_softmax(-1).gather(-1, y.sum(-1, keepdim=True).long())[..., 0]
@@ -117,6 +123,9 @@ def _loss(head: MultiLabelHead, output: Output, y: Tensor) -> Tensor:
 def _given(head: MultiLabelHead, output: Output, y: Tensor) -> list[Any]:
     match head.criterion:
         case "r_softmax_loss":
+            if head.rule.name == "rate":
+                assert output.c is not None
+                return [output.c.sigmoid()]
             return [head.rule.r if head.rule.name == "fixed" else 1 - y.mean(-1, keepdim=True)]
         case "t_softmax_loss":
             return [output.theta]

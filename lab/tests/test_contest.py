@@ -115,7 +115,7 @@ def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
     assert rows[0]["labels"]["test"] == rows[0]["labels"]["test_last"]
 
 
-@pytest.mark.parametrize("method", ["r_softmax_count", "t_softmax_threshold", "r_softmax_expected_f1"])
+@pytest.mark.parametrize("method", ["r_softmax_rate", "t_softmax_threshold", "r_softmax_expected_f1"])
 def test_the_contest_takes_the_losses_that_users_get(method: str) -> None:
     head = METHODS[method].head
     assert head["loss"] == RULES[head["rule"]].losses[0]

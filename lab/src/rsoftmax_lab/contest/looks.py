@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rsoftmax_lab.contest.contestants import OURS, PAPERS, Contestant
+from rsoftmax_lab.contest.contestants import LITERAL, OURS, PAPERS, Contestant
 
 
 class Look(NamedTuple):
@@ -33,5 +33,5 @@ LOOKS = {
 
 def label(one: Contestant) -> str:
     """The name in legends, with its origin."""
-    whose = " (ours)" if one in OURS else " (the paper's)" if one == PAPERS else ""
+    whose = " (ours)" if one in OURS else " (the paper's)" if one in (LITERAL, PAPERS) else ""
     return one.title + whose
