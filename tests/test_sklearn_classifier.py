@@ -25,7 +25,7 @@ from skorch.callbacks import EarlyStopping, LRScheduler
 
 from rsoftmax.multilabel import AVERAGES, RULES, expected_f1_count
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
-from rsoftmax.sklearn.training import Stopping
+from rsoftmax.sklearn.training import Rows, Stopping
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 X = StandardScaler().fit_transform(X)
@@ -206,6 +206,39 @@ def test_a_progress_bar_when_verbose(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().err
     assert "3/3" in shown
     assert "valid_loss" in shown
+    plain(max_epochs=3, n_estimators=2, verbose=1).fit(X, Y)
+    assert "6/6" in capsys.readouterr().err
+
+
+def test_a_long_fit_shows_progress_unless_verbose_is_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rsoftmax.sklearn.training.DELAY", 1e-9)
+    plain(max_epochs=3).fit(X, Y)
+    assert "epoch" in capsys.readouterr().err
+    plain(max_epochs=3, verbose=0).fit(X, Y)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.train
+def test_many_labels_have_fewer_networks_and_epochs_and_calibrate_on_some_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse labels are never made dense as a whole."""
+    for name, value in (("WORK", 10**6), ("CALIBRATED", 500)):
+        monkeypatch.setattr(f"rsoftmax.sklearn.classifier.{name}", value)
+    monkeypatch.setattr("rsoftmax.sklearn.classifier.Rows.labels", _few_labels(Rows.labels))
+    model = SparseLabelClassifier(hidden_layer_sizes=(8,), random_state=0).fit(X, sp.csr_array(Y))
+    assert len(model.estimators_) < 5
+    assert len(model.estimators_[0].history) < 150
+    assert model.evaluation_.rows == 100 * len(model.estimators_)
+    assert sp.issparse(model.predict(X))
+
+
+def _few_labels(labels: Any) -> Any:
+    def checked(self: Rows) -> Any:
+        assert len(self) <= 100
+        return labels(self)
+
+    return checked
 
 
 def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

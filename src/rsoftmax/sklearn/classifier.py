@@ -1,7 +1,7 @@
 """Neural networks for multi-label targets as a scikit-learn classifier."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +23,9 @@ from rsoftmax.sklearn.training import Batches, Net, Rows, Stopping, new_net, tra
 OWNER = "SparseLabelClassifier"
 SEEDS = 2**31
 SMALL_BATCH, LARGE_BATCH, MANY_ROWS = 32, 128, 4000
+MOST_NETS, MOST_EPOCHS, FEWEST_EPOCHS = 5, 150, 3
+WORK = 10**12  # rows times weights of all networks in all epochs: about two minutes on two cores
+CALIBRATED = 5 * 10**7  # held-out entries, rows times labels, that calibration and thresholds are computed from
 Parts = list[tuple[Rows, Rows | None]]
 
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -32,7 +35,8 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "dropout": (lambda value: 0 <= value < 1, "in [0, 1)"),
     "input_dropout": (lambda value: 0 <= value < 1, "in [0, 1)"),
 }
-SIZES = ("max_epochs", "batch_size", "patience", "n_estimators")
+AUTOMATIC = ("max_epochs", "batch_size", "n_estimators")
+SIZES = (*AUTOMATIC, "patience")
 CHOICES: dict[str, tuple[Any, ...]] = {"preprocessing": PREPROCESSING, "calibration": ("platt", None)}
 
 # A single network as the paper trains it: no preprocessing, no dropout, no calibration, labels chosen row by row.
@@ -73,8 +77,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         input_dropout: dropout rate of the features.
         backbone: a module in place of the hidden layers, from rows to a tensor [rows, features]; each network trains a
             copy, starting from its weights.
-        n_estimators: the number of networks; if there are several, each holds out a fold.
-        max_epochs: the number of epochs; with early stopping, the largest number.
+        n_estimators: the number of networks; if there are several, each holds out a fold. "auto": 5, or as few as 2 if
+            rows and labels are so many that training would take long.
+        max_epochs: the number of epochs; with early stopping, the largest number. "auto": 150, or fewer likewise.
         lr: learning rate.
         batch_size: rows per step, in training and prediction; "auto": 32, or 128 for 4000 rows and more.
         weight_decay: weight decay of AdamW; 0 makes it Adam.
@@ -88,7 +93,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         callbacks: skorch callbacks; each network has a copy.
         warm_start: another ``fit`` continues from the present weights.
         device: the torch device to compute on.
-        verbose: 1 shows a progress bar.
+        verbose: 1 shows a progress bar, 0 none; None: shows it once training has taken ten seconds.
         random_state: seeds weights, order of rows, dropout and folds; the result is the same in any thread. A backbone
             with dropout draws from torch's global generator.
 
@@ -135,8 +140,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         dropout: float = 0.5,
         input_dropout: float = 0.2,
         backbone: nn.Module | None = None,
-        n_estimators: int = 5,
-        max_epochs: int = 150,
+        n_estimators: int | str = "auto",
+        max_epochs: int | str = "auto",
         lr: float = 1e-3,
         batch_size: int | str = "auto",
         weight_decay: float = 0.0,
@@ -149,7 +154,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         callbacks: Sequence[Any] | None = None,
         warm_start: bool = False,
         device: str = "cpu",
-        verbose: int = 0,
+        verbose: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.rule = rule
@@ -199,7 +204,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._start(rows) if first else self._update_settings()
         parts = self._parts(rows, None if validation is None else self._validation(*validation))
         stopping = Stopping(self.patience) if self.early_stopping and parts[0][1] is not None else None
-        self._train(parts, self.max_epochs, stopping)
+        self._train(parts, self._max_epochs, stopping)
         self._calibrate(rows, parts)
         return self
 
@@ -317,7 +322,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return [(rows, validation)] * len(self.estimators_)
         folds = len(self.estimators_)
         if folds > 1:
-            fold = torch.from_numpy(stratified_folds(rows.labels().nan_to_num().numpy(), folds, self._random))
+            fold = torch.from_numpy(stratified_folds(rows.positive(), folds, self._random))
             return [
                 (rows.take((fold != i).nonzero()[:, 0]), rows.take((fold == i).nonzero()[:, 0])) for i in range(folds)
             ]
@@ -335,7 +340,11 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if self.batch_size == "auto":
             self._batch_size = LARGE_BATCH if len(rows) >= MANY_ROWS else SMALL_BATCH
         example = next(iter(Batches(rows, 2)))[0]
-        self.estimators_ = [self._new_net(example) for _ in range(min(self.n_estimators, len(rows)))]
+        first = self._new_net(example)
+        nets, self._max_epochs = _affordable(len(rows) * sum(weights.numel() for weights in first.module_.parameters()))
+        nets = nets if self.n_estimators == "auto" else self.n_estimators
+        self._max_epochs = self._max_epochs if self.max_epochs == "auto" else self.max_epochs
+        self.estimators_ = [first, *(self._new_net(example) for _ in range(min(nets, len(rows)) - 1))]
 
     def _new_net(self, example: Tensor) -> Net:
         return new_net(
@@ -366,14 +375,15 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return choices | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
     def _update_settings(self) -> None:
-        """Learning rate, weight decay and batch size may change between two calls."""
+        """Learning rate, weight decay, batch size and number of epochs may change between two calls."""
+        self._max_epochs = self._max_epochs if self.max_epochs == "auto" else self.max_epochs
         for net in self.estimators_:
             net.lr, net.batch_size = self.lr, self._batch_size if self.batch_size == "auto" else self.batch_size
             for group in net.optimizer_.param_groups:
                 group.update(lr=self.lr, weight_decay=self.weight_decay)
 
     def _train(self, parts: Parts, epochs: int, stopping: Stopping | None) -> None:
-        train(self.estimators_, parts, epochs, self._seed(), stopping=stopping, progress=bool(self.verbose))
+        train(self.estimators_, parts, epochs, self._seed(), stopping=stopping, progress=self.verbose)
 
     @property
     def _decoding_head(self) -> MultiLabelHead:
@@ -387,6 +397,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return
         folds = len(parts) > 1 and parts[0][1] is not parts[1][1]
         held_out = [part[1] or rows for part in (parts if folds else parts[:1])]
+        most = max(CALIBRATED // len(self.classes_) // len(held_out), 100)
+        held_out = [part if len(part) <= most else part.take(_spread(len(part), most)) for part in held_out]
         pairs = zip(held_out, self.estimators_, strict=False)
         batches = (self._batches(part, [net] if folds else self.estimators_) for part, net in pairs)
         scores = _stack([batch for part in batches for batch in part])
@@ -416,16 +428,18 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _predict_matrix(self, X: Matrix) -> Matrix:
         return self._targets.stack(_check_finite(output.p.cpu().numpy()) > 0 for output in self._outputs(X))
 
-    def _outputs(self, X: Matrix) -> Iterable[Output]:
+    @torch.no_grad()
+    def _outputs(self, X: Matrix) -> Iterator[Output]:
         """The decoded outputs of the ensemble, batch by batch."""
         check_is_fitted(self, "estimators_")
         rows, head = Rows(self._preprocess(self._check_features(X, first=False))), self._decoding_head
-        with torch.no_grad():
-            return [head.decode(scores) for scores in self._batches(rows, self.estimators_)]
+        for scores in self._batches(rows, self.estimators_):
+            yield head.decode(scores)
 
-    def _batches(self, rows: Rows, nets: Sequence[Net]) -> list[Scores]:
+    def _batches(self, rows: Rows, nets: Sequence[Net]) -> Iterator[Scores]:
         """The mean scores of some networks, batch by batch."""
-        return [_mean([net.scores(batch[0]) for net in nets]) for batch in Batches(rows, max(nets[0].batch_size, 512))]
+        for batch in Batches(rows, max(nets[0].batch_size, 512)):
+            yield _mean([net.scores(batch[0]) for net in nets])
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -437,7 +451,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
         f"hidden_layer_sizes[{i}]": size for i, size in enumerate(hidden)
     }
     for name, size in sizes.items():
-        if (not isinstance(size, int | np.integer) or size < 1) and (name, size) != ("batch_size", "auto"):
+        if (not isinstance(size, int | np.integer) or size < 1) and (size != "auto" or name not in AUTOMATIC):
             raise ValueError(f"{OWNER}: {name} must be a positive integer, got {size!r}")
     for name, (inside, text) in RANGES.items():
         if not inside(settings[name]):
@@ -445,6 +459,22 @@ def _check_settings(settings: dict[str, Any]) -> None:
     for name, choices in CHOICES.items():
         if settings[name] not in choices:
             raise ValueError(f"{OWNER}: {name} must be one of {choices}, got {settings[name]!r}")
+
+
+def _affordable(size: int) -> tuple[int, int]:
+    """The number of networks and of epochs, given rows times weights: 5 networks, 150 epochs, less if they take long.
+
+    Example:
+        >>> _affordable(10**8), _affordable(10**10), _affordable(10**12)
+        ((5, 150), (5, 20), (2, 3))
+    """
+    epochs = WORK // max(size, 1)
+    nets = min(max(epochs // 20, 2), MOST_NETS)
+    return nets, min(max(epochs // nets, FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def _spread(rows: int, most: int) -> Tensor:
+    return torch.arange(most) * rows // most
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:

@@ -25,6 +25,8 @@ from rsoftmax.sklearn.targets import Matrix, has_unknown
 
 M = TypeVar("M", bound=nn.Module)
 
+DELAY = 10  # seconds without a progress bar, by default
+
 # Arguments of skorch that do not depend on the user's settings.
 LOOP = {
     "criterion": nn.Identity,  # unused: the head has its own loss
@@ -66,6 +68,10 @@ class Rows(Dataset[Any]):
     def labels(self) -> Tensor:
         """All labels, dense; NaN where unknown."""
         return _dense(self.Y, torch.arange(len(self), device="cpu"))
+
+    def positive(self) -> Matrix:
+        """All labels, 1 where positive, otherwise 0; sparse if they are."""
+        return (self.Y == 1).astype(np.float32) if sp.issparse(self.Y) else (self.Y == 1).float().numpy()
 
     def _targets(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Labels, and weights [rows, 1], [rows, K] or None; unknown labels have the weight 0."""
@@ -271,7 +277,7 @@ def train(
     seed: int,
     *,
     stopping: Stopping | None,
-    progress: bool,
+    progress: int | None,
 ) -> None:
     """Train each net on its own rows for some epochs, and record the loss on its held-out rows.
 
@@ -284,7 +290,8 @@ def train(
         net.order = torch.Generator("cpu").manual_seed(seed + i)
         net.train_split = None if rows[1] is None else lambda *_, rows=rows, **__: rows
         net.notify("on_train_begin", X=rows[0], y=None)
-    with tqdm(total=epochs, unit="epoch", disable=not progress) as bar:
+    delay = DELAY if progress is None else 0
+    with tqdm(total=epochs * len(nets), unit="epoch", delay=delay, disable=progress == 0) as bar:
         stopped = _run_epochs(nets, parts, epochs, stopping, bar)
     for net, rows in zip(nets, parts, strict=True):
         net.notify("on_train_end", X=rows[0], y=None)
@@ -306,9 +313,9 @@ def _run_epochs(
                 if not any(_has_stopped(callback) for _, callback in net.callbacks_):
                     raise
                 return True
+            bar.update()
         losses = {name: _mean_loss(nets, name) for name in ("train_loss", "valid_loss")}
         bar.set_postfix({name: f"{loss:.4g}" for name, loss in losses.items() if loss is not None}, refresh=False)
-        bar.update()
         if stopping is not None and stopping.update(nets, losses["valid_loss"] or 0.0):
             return True
     return False

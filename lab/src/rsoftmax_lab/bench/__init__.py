@@ -17,6 +17,7 @@ BENCHMARKS = {
     "generate": "Time text generation with a long cache, with sparse attention against torch's.",
     "compiled": "Time compiled mappings against eager ones, and a compiled model against the same model with softmax.",
     "heads": "Time the multi-label heads against binary cross-entropy; on one thread by default.",
+    "labels": "Time label sets from sparse marginals of very many labels, and ExpectedF1Classifier against a bare fit.",
     "warpers": "Time sampling from sparse distributions against top-k and min-p of Transformers.",
 }
 """The module of each benchmark, and its description."""
