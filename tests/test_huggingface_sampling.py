@@ -8,10 +8,10 @@ import torch
 from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, MinPLogitsWarper, TopKLogitsWarper
 
-from rsoftmax import r_softmax, t_softmax
-from rsoftmax.huggingface import RSoftmaxWarper, TSoftmaxWarper
+from rsoftmax import k_softmax, r_softmax, t_softmax
+from rsoftmax.huggingface import KSoftmaxWarper, RSoftmaxWarper, TSoftmaxWarper
 
-WARPERS = [TSoftmaxWarper(1.5), RSoftmaxWarper(k=7), RSoftmaxWarper(r=0.9)]
+WARPERS = [TSoftmaxWarper(1.5), KSoftmaxWarper(7), KSoftmaxWarper(7, edge=0), RSoftmaxWarper(0.9)]
 NONE: Any = torch.zeros(1, 1, dtype=torch.long)
 
 
@@ -22,8 +22,8 @@ def scores(rows: int = 5, tokens: int = 300) -> Any:
 def test_the_answer_is_the_logarithm_of_the_mapping_in_every_row_and_batch() -> None:
     x = scores()
     assert_close(TSoftmaxWarper(1.5)(NONE, x).exp(), t_softmax(x, 1.5))
-    assert_close(RSoftmaxWarper(r=0.9)(NONE, x).exp(), r_softmax(x, 0.9))
-    assert_close(RSoftmaxWarper(k=30)(NONE, x).exp(), r_softmax(x, 0.9))
+    assert_close(RSoftmaxWarper(0.9)(NONE, x).exp(), r_softmax(x, 0.9))
+    assert_close(KSoftmaxWarper(30)(NONE, x).exp(), k_softmax(x, 30))
     few = torch.full_like(x, -torch.inf).index_fill(-1, torch.tensor([3]), 1.0)
     for warper in WARPERS:  # what beams are compared by does not depend on the rows beside
         assert_close(warper(NONE, torch.cat([x, few]))[:5], warper(NONE, x))
@@ -38,16 +38,31 @@ def test_any_t_keeps_the_best_token_and_infinity_is_softmax(t: float) -> None:
 def test_softmax_of_the_answer_is_the_mapping() -> None:
     x = scores()
     assert_close(TSoftmaxWarper(1.5)(NONE, x).softmax(-1), t_softmax(x, 1.5))
-    assert_close(RSoftmaxWarper(r=0.9)(NONE, x).softmax(-1), r_softmax(x, 0.9))
-    assert_close(RSoftmaxWarper(k=30)(NONE, x).softmax(-1), r_softmax(x, 0.9))
+    assert_close(RSoftmaxWarper(0.9)(NONE, x).softmax(-1), r_softmax(x, 0.9))
+    assert_close(KSoftmaxWarper(30)(NONE, x).softmax(-1), k_softmax(x, 30))
 
 
 def test_the_tokens_kept_are_those_of_min_p_and_of_top_k() -> None:
     x = scores()
     assert_close(TSoftmaxWarper(2.0)(NONE, x).isfinite(), MinPLogitsWarper(math.exp(-2.0))(NONE, x).isfinite())
     for k in (1, 7, 300):
-        assert_close(RSoftmaxWarper(k=k)(NONE, x).isfinite(), TopKLogitsWarper(k)(NONE, x).isfinite())
-    assert_close(RSoftmaxWarper(k=1000)(NONE, x).isfinite(), torch.ones_like(x).bool())
+        assert_close(KSoftmaxWarper(k)(NONE, x).isfinite(), TopKLogitsWarper(k)(NONE, x).isfinite())
+    assert_close(KSoftmaxWarper(1000)(NONE, x).isfinite(), torch.ones_like(x).bool())
+
+
+def test_without_an_edge_they_are_min_p_and_top_k() -> None:
+    x = torch.cat([scores(), scores().index_fill(-1, torch.arange(5, 290), -torch.inf)])
+    assert_close(
+        TSoftmaxWarper(2.0, edge=0)(NONE, x).softmax(-1), MinPLogitsWarper(math.exp(-2.0))(NONE, x).softmax(-1)
+    )
+    for k in (1, 7, 40, 300):
+        assert_close(KSoftmaxWarper(k, edge=0)(NONE, x).softmax(-1), TopKLogitsWarper(k)(NONE, x).softmax(-1))
+
+
+def test_ties_are_those_of_the_mapping() -> None:
+    x = torch.tensor([[1.0, 2.0, 2.0, 2.0, 0.0], [3.0, 3.0, 3.0, 3.0, 0.0], [4.0, 1.0, 1.0, 0.0, 0.0]])
+    for k, edge in ((1, 0.0), (2, 0.0), (2, math.inf), (3, 0.5), (4, 0.0)):
+        assert_close(KSoftmaxWarper(k, edge=edge)(NONE, x).exp(), k_softmax(x, k, edge=edge))
 
 
 @pytest.mark.parametrize("warper", WARPERS, ids=lambda warper: type(warper).__name__)
@@ -92,10 +107,10 @@ def test_wrong_settings_are_refused() -> None:
     for t in (0, -1.0, math.nan, "1"):
         with pytest.raises(ValueError, match="t must be above 0"):
             TSoftmaxWarper(t)  # type: ignore[arg-type]
-    for wrong in ({}, {"k": 1, "r": 0.5}):
-        with pytest.raises(ValueError, match="give either k or r"):
-            RSoftmaxWarper(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k must be a positive integer, got 0"):
-        RSoftmaxWarper(k=0)
+        KSoftmaxWarper(0)
     with pytest.raises(ValueError, match="r must be in"):
-        RSoftmaxWarper(r=1.5)
+        RSoftmaxWarper(1.5)
+    for warper in (TSoftmaxWarper, KSoftmaxWarper):
+        with pytest.raises(ValueError, match="edge must be >= 0, got -1"):
+            warper(1, edge=-1)

@@ -51,7 +51,7 @@ def run(
     mask: Tensor | None = None,
     g: Tensor | None = None,
     rows: int | None = None,
-    **options: bool,
+    **options: float,
 ) -> list[Tensor]:
     """Probabilities; with an incoming gradient, also the gradients in the scores and in a tensor parameter."""
     from rsoftmax.kernels.triton import launch
@@ -87,7 +87,7 @@ def triton() -> Iterator[Run]:
 
 
 def by_definition(
-    name: str, x: Tensor, value: float | Tensor | None, mask: Tensor | None, g: Tensor, **options: bool
+    name: str, x: Tensor, value: float | Tensor | None, mask: Tensor | None, g: Tensor, **options: float
 ) -> list[Tensor]:
     """The same by the reference and torch's autograd."""
     leaves = [x.detach().clone().requires_grad_()]
@@ -146,7 +146,7 @@ def assert_alike(
     value: float | Tensor | None = None,
     mask: Tensor | None = None,
     rows: int | None = None,
-    **options: bool,
+    **options: float,
 ) -> None:
     g = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)).to(x.dtype)
     mine = triton(name, x, value, mask, g, rows, **options)
@@ -167,6 +167,7 @@ def random_mask(rows: int, n: int, seed: int = 0) -> Tensor:
 VALUES: dict[str, list[float]] = {
     "t_softmax": [1e-45, 1e-30, 1e-3, 0.5, 1.0, 5.0, 1e30, math.inf],
     "r_softmax": [0.0, 1e-30, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0],
+    "k_softmax": [1.0, 1.5, 2.0, 3.0, 6.25, 29.0, 1e30, math.inf],
 }
 
 
@@ -228,7 +229,30 @@ def drawn_values(name: str, rows: int, seed: int) -> Tensor | None:
     if name not in VALUES:
         return None
     draw = torch.rand(rows, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return draw if name == "r_softmax" else 10 ** (3 * draw - 1.5)
+    return {"r_softmax": draw, "k_softmax": 1 + 24 * draw}.get(name, 10 ** (3 * draw - 1.5))
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", VALUES)
+def test_edges(triton: Run, name: str) -> None:
+    """Ties and both zeros among the rows; in whole numbers many entries lie exactly at the edge."""
+    for edge, dtype in product((0.0, 1e-3, 1.0, 30.0), kernels.DTYPES):
+        x = mixed_rows(24, 3).to(dtype)
+        with case(edge, dtype):
+            assert_alike(triton, name, x, drawn_values(name, MANY, 4), random_mask(MANY, 24), rows=MANY, edge=edge)
+    (p,) = triton(name, adversarial(torch.float32), VALUES[name][4], rows=MANY, edge=0.0)
+    expected = by_definition(name, adversarial(torch.float32), VALUES[name][4], None, torch.zeros_like(p), edge=0.0)
+    assert_same_values(name, p, expected[0])
+    long = random_rows(1, 9000)
+    assert_alike(triton, name, long, drawn_values(name, 1, 5), edge=0.5)
+
+
+@pytest.mark.interpreter
+def test_every_count_keeps_so_many(triton: Run) -> None:
+    for n, edge in product((3, 24, 97), (0.0, 1.0, math.inf)):
+        k = torch.arange(1, n + 1, dtype=torch.float64).unsqueeze(-1)
+        (p,) = triton("k_softmax", random_rows(1, n).expand(n, n), k, None, None, MANY, edge=edge)
+        assert torch.equal(p.count_nonzero(-1), k[:, 0].long()), (n, edge)
 
 
 @pytest.mark.interpreter
@@ -308,7 +332,7 @@ def test_parameters_as_numbers(triton: Run, name: str) -> None:
 @pytest.mark.interpreter
 @pytest.mark.parametrize("name", VALUES)
 def test_parameters_out_of_their_domain_make_their_rows_nan(triton: Run, name: str) -> None:
-    values = torch.tensor([[-0.5], [0.5], [math.nan], [1.0]])
+    values = torch.tensor([[-0.5], [0.5], [math.nan], [1.0]]) + (name == "k_softmax")
     (p,) = triton(name, random_rows(4, 6), values)
     assert p.isnan().all(-1).tolist() == [True, False, True, False]
     assert triton(name, random_rows(4, 6), math.nan)[0].isnan().all()
@@ -320,7 +344,7 @@ def test_parameters_out_of_their_domain_make_their_rows_nan(triton: Run, name: s
 def test_parameters_of_any_type_and_layout(triton: Run, name: str) -> None:
     x = random_rows(8, 10).view(4, 2, 10)
     for dtype in (torch.float64, torch.float32, torch.float16):
-        wide = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+        wide = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(0)).to(dtype) + (name == "k_softmax")
         for value in (wide[:, :, 1:2], wide[:1, :, 2:].expand(4, 2, 1), wide[0, 0, 0].expand(4, 2, 1)):
             with case(dtype, value.stride()):
                 assert_alike(triton, name, x, value)
@@ -425,7 +449,7 @@ def test_every_nan_is_a_nan(triton: Run, name: str) -> None:
     for bits in (0x7FC00001, 0x7FC007A2, 0x7FFFFFFF, -1):
         x = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
         x.view(torch.int32)[0, 2] = bits
-        (p,) = triton(name, x, {"t_softmax": 1.0, "r_softmax": 0.5}.get(name))
+        (p,) = triton(name, x, {"t_softmax": 1.0, "r_softmax": 0.5, "k_softmax": 2.0}.get(name))
         assert p.isnan().all(-1).tolist() == [True, False], hex(bits)
 
 

@@ -74,7 +74,7 @@ def calls(name: str, n: int, dtype: torch.dtype = torch.float32, rows: int = 64)
     state = torch.empty(STATE if name in PARAMETRIC else 0, rows)
     return {
         "forward": launch.forward_call(name, x, value, mask, x, state),
-        "backward": launch.backward_call(name, x, x, mask, x, state, x, value, False),
+        "backward": launch.backward_call(name, x, x, mask, x, state, x, value),
     }
 
 
@@ -164,9 +164,9 @@ def _issued(assembly: str, steps: list[float]) -> float:
 
 
 def _steps(name: str, n: int) -> list[float]:
-    """How many steps the loops of a forward kernel take on normal data, of which r_softmax keeps half."""
+    """How many steps the loops of a forward kernel take on normal data, of which r_softmax and k_softmax keep half."""
     rows = torch.randn(64, n, generator=torch.Generator().manual_seed(0))
-    if name == "r_softmax":
+    if name in ("r_softmax", "k_softmax"):
         return [sum(map(_bisection, rows)) / 64]
     if name in launch.POWERS:
         return [sum(_newton(row, launch.POWERS[name]) for row in rows) / 64, 2]

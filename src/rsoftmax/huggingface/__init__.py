@@ -34,11 +34,12 @@ from rsoftmax.huggingface.attention.calibrate import Calibration, calibrate, swe
 from rsoftmax.huggingface.attention.measure import attention_weights, sparsity
 from rsoftmax.huggingface.attention.saving import install
 from rsoftmax.huggingface.labels.model import LabelModel, LabelModelConfig, LabelOutput
-from rsoftmax.huggingface.sampling import RSoftmaxWarper, TSoftmaxWarper
+from rsoftmax.huggingface.sampling import KSoftmaxWarper, RSoftmaxWarper, TSoftmaxWarper
 
 __all__ = [
     "Calibration",
     "HeadTable",
+    "KSoftmaxWarper",
     "LabelModel",
     "LabelModelConfig",
     "LabelOutput",

@@ -8,19 +8,20 @@ from typing import Any
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper
 
-from rsoftmax.huggingface import RSoftmaxWarper, TSoftmaxWarper
+from rsoftmax.huggingface import KSoftmaxWarper, TSoftmaxWarper
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
 
-SHAPES = tuple(product((1, 8, 64), (50257, 152064)))  # rows, vocabulary: GPT-2 and Qwen
-QUICK_SHAPES = ((2, 1000),)
+SMALL, LARGE = 1000, (50257, 152064)  # vocabularies: a small one, GPT-2's and Qwen's
+SHAPES = tuple(product((1, 8, 64), (SMALL, *LARGE)))  # rows, tokens
+QUICK_SHAPES = ((2, SMALL),)
 KEPT, MIN_P, T = 50, 0.05, 3.0  # exp(-3) = 0.05
 
 WARPERS: dict[str, Callable[[], Any]] = {
     "top-k": lambda: TopKLogitsWarper(KEPT),
     "min-p": lambda: MinPLogitsWarper(MIN_P),
-    "r-softmax": lambda: RSoftmaxWarper(k=KEPT),
+    "k-softmax": lambda: KSoftmaxWarper(KEPT),
     "t-softmax": lambda: TSoftmaxWarper(T),
 }
 
@@ -43,6 +44,7 @@ def _calls(rows: int, tokens: int) -> Sequence[tuple[Case, Call]]:
     return [({"warper": name}, partial(make(), None, scores)) for name, make in WARPERS.items()]
 
 
+K, T_SOFTMAX, MIN_P_ROW = {"warper": ("k-softmax",)}, {"warper": ("t-softmax",)}, {"warper": "min-p"}
 BENCHMARK = Benchmark(
     file="bench_warpers.jsonl",
     groups=groups,
@@ -51,7 +53,9 @@ BENCHMARK = Benchmark(
     title="{rows} x {tokens} tokens, threads: {threads}",
     place="{rows} x {tokens} tokens, threads: {threads}",
     goals=(
-        Goal("r-softmax of the 50 best tokens, against top-k", 1.0, {"warper": ("r-softmax",)}),
-        Goal("t-softmax, against min-p", 1.0, {"warper": ("t-softmax",)}, beside={"warper": "min-p"}),
+        Goal("k-softmax of the 50 best tokens, against top-k", 1.0, {**K, "tokens": LARGE}),
+        Goal("t-softmax, against min-p", 1.0, {**T_SOFTMAX, "tokens": LARGE}, beside=MIN_P_ROW),
+        Goal("k-softmax, 1,000 tokens", 1.5, {**K, "tokens": (SMALL,)}),
+        Goal("t-softmax, 1,000 tokens", 1.5, {**T_SOFTMAX, "tokens": (SMALL,)}, beside=MIN_P_ROW),
     ),
 )

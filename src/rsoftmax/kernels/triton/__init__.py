@@ -1,7 +1,7 @@
 """Rows on GPUs, forward and backward, in Triton: float32, float16 and bfloat16, computed in float32.
 
 Compiled for sm_80, sm_90, sm_100 and gfx942, run in Triton's interpreter against the reference, not yet run on
-hardware: speed, rounding on a device, and races between threads are untested. Edges and k_softmax use the reference.
+hardware: speed, rounding on a device, and races between threads are untested.
 
 This module is the interface of the package; it imports triton only when it is needed, and has no autograd.
 """
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from rsoftmax._tensors import Value, is_plain
 
-NAMES = ("softmax", "t_softmax", "r_softmax", "sparsemax", "entmax15")
+NAMES = ("softmax", "t_softmax", "r_softmax", "k_softmax", "sparsemax", "entmax15")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LONGEST = 2**24  # entries of a row: they are counted in float32
 OLDEST = (3, 4)  # triton that compiles these kernels, the one of torch 2.8
 
-PARAMETRIC = ("t_softmax", "r_softmax")
-STATE = 7  # numbers that forward leaves for backward, for each row, if the mapping has a parameter
+PARAMETRIC = ("t_softmax", "r_softmax", "k_softmax")
+STATE = 10  # numbers that forward leaves for backward, for each row, if the mapping has a parameter
 ABSENT = "the Triton kernels need a GPU build of torch with triton 3.4 or newer; run: pip install triton"
 
 
@@ -41,8 +41,8 @@ def has(name: str, dtype: torch.dtype) -> bool:
 
 
 def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
-    """Whether these kernels can map the rows: on a CUDA or ROCm device, without an edge, and triton is installed."""
-    return x.is_cuda and has(name, x.dtype) and options.get("edge", math.inf) == math.inf and _readable(x, value)
+    """Whether these kernels can map the rows: on a CUDA or ROCm device, and triton is installed."""
+    return x.is_cuda and has(name, x.dtype) and _readable(x, value)
 
 
 def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
@@ -58,7 +58,8 @@ def forward(
     from rsoftmax.kernels.triton import launch
 
     state = new_state(name, x, keep_state)
-    return launch.forward(name, x, value, mask, state), state
+    edge = options.get("edge", math.inf)
+    return launch.forward(name, x, value, mask, state, edge), state
 
 
 def backward(
@@ -75,8 +76,7 @@ def backward(
     from rsoftmax.kernels.triton import launch
 
     state = new_state(name, x, False) if state is None else state
-    detach = options.get("detach_threshold", False)
-    return launch.backward(name, g, x, value, mask, p, state, detach)
+    return launch.backward(name, g, x, value, mask, p, state, **options)
 
 
 def _readable(x: Tensor, value: Value | None) -> bool:

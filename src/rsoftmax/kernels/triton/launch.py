@@ -1,5 +1,6 @@
 """Launch the kernels on tensors."""
 
+import math
 from ctypes import c_float
 from typing import Any, NamedTuple
 
@@ -27,11 +28,18 @@ class Call(NamedTuple):
         self.kernel[(self.programs,)](**self.arguments)
 
 
-def forward(name: str, x: Tensor, value: Value | None, mask: Tensor | None, state: Tensor) -> Tensor:
+def forward(
+    name: str,
+    x: Tensor,
+    value: Value | None,
+    mask: Tensor | None,
+    state: Tensor,
+    edge: float = math.inf,
+) -> Tensor:
     """The probabilities; ``state`` is filled unless it is empty."""
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(x):
-        forward_call(name, x, value, mask, p, state)()
+        forward_call(name, x, value, mask, p, state, edge)()
     return p
 
 
@@ -43,17 +51,26 @@ def backward(
     mask: Tensor | None,
     p: Tensor,
     state: Tensor,
+    edge: float = math.inf,
     detach_threshold: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """See :func:`rsoftmax.kernels.triton.backward`."""
     dx = torch.empty_like(p, memory_format=torch.contiguous_format)
     dvalue = value.new_empty((*x.shape[:-1], 1)) if isinstance(value, Tensor) else None
     with torch.cuda.device_of(x):
-        backward_call(name, g, x, mask, p, state, dx, dvalue, detach_threshold)()
+        backward_call(name, g, x, mask, p, state, dx, dvalue, edge, detach_threshold)()
     return dx, dvalue
 
 
-def forward_call(name: str, x: Tensor, value: Value | None, mask: Tensor | None, p: Tensor, state: Tensor) -> Call:
+def forward_call(
+    name: str,
+    x: Tensor,
+    value: Value | None,
+    mask: Tensor | None,
+    p: Tensor,
+    state: Tensor,
+    edge: float = math.inf,
+) -> Call:
     """The launch that maps ``x`` into ``p``."""
     arguments = {"x": side_by_side(x), "mask": None if mask is None else as_rows(mask), "p": p, **shape(x)}
     if name in POWERS:
@@ -63,6 +80,7 @@ def forward_call(name: str, x: Tensor, value: Value | None, mask: Tensor | None,
         arguments,
         value=as_rows(value) if isinstance(value, Tensor) else None,
         number=as_float32s(name, value) if isinstance(value, float) else None,
+        edge=None if edge == math.inf else edge,
         state=state if len(state) else None,
         NAME=name,
         PIVOTS=1 if x.shape[-1] <= LONGEST_WHOLE else 8,
@@ -78,7 +96,8 @@ def backward_call(
     state: Tensor,
     dx: Tensor,
     dvalue: Tensor | None,
-    detach_threshold: bool,
+    edge: float = math.inf,
+    detach_threshold: bool = False,
 ) -> Call:
     """The launch that fills ``dx`` and ``dvalue``."""
     arguments = {"g": side_by_side(g), "p": side_by_side(p), "dx": dx, "NAME": name, **shape(x)}
@@ -89,6 +108,7 @@ def backward_call(
         arguments,
         x=side_by_side(x),
         mask=None if mask is None else as_rows(mask),
+        edge=None if edge == math.inf else edge,
         state=state.contiguous(),
         dvalue=dvalue,
         DETACH=detach_threshold,
@@ -135,12 +155,12 @@ def side_by_side(tensor: Tensor) -> Rows:
 def as_float32s(name: str, value: float) -> tuple[float, float, float]:
     """A parameter as the sum of three float32 numbers: Triton passes Python floats as float32.
 
-    A rate is exact in this way; a positive one below 2^-100 is raised to that, which moves no rank. A threshold is
-    rounded to float32, as it is in torch where it meets float32 scores.
+    A rate or a count is exact in this way; a positive one below 2^-100 or above 2^25 is moved there, which moves no
+    rank. A threshold is rounded to float32, as it is in torch where it meets float32 scores.
     """
     if name == "t_softmax":
         return c_float(value).value, 0.0, 0.0
-    rate = max(value, 2**-100) if value > 0 else value
-    high = c_float(rate).value
-    middle = c_float(rate - high).value
-    return high, middle, rate - high - middle
+    value = min(max(value, 2**-100), 2**25) if value > 0 else value
+    high = c_float(value).value
+    middle = c_float(value - high).value
+    return high, middle, value - high - middle

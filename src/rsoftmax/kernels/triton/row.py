@@ -17,6 +17,7 @@ import triton.language as tl
 INF = tl.constexpr(float("inf"))
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(1.401298464324817e-45)
+SMALLEST_NORMAL = tl.constexpr(1.1754943508222875e-38)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN2_HIGH = tl.constexpr(0.693359375)  # ln 2 in two terms: the product of the first with a small integer is exact

@@ -1,10 +1,11 @@
-"""softmax, t_softmax and r_softmax: ``p = w e^x / sum``, with weights that rise linearly from a threshold.
+"""softmax and t-, r- and k_softmax: ``p = w e^x / sum``, with weights that rise linearly from a threshold.
 
 An entry is in the support if it is not below ``first``: a comparison, never a difference. Its weight is
 
-    w = (y - anchor) slope + rest,   y = x, or x - max in t_softmax
+    w = min((y - anchor) slope + rest, cap),   y = x, or x - max in t_softmax
 
-and constant weights, those of softmax and of ties at the top, are ``slope = 0, rest = 1``.
+and constant weights, those of softmax, of ties at the top and of ``edge = 0``, are ``slope = 0, rest = 1``. Without an
+edge, None, there is no cap.
 """
 # mypy: ignore-errors
 # ruff: noqa: N803
@@ -18,6 +19,7 @@ from rsoftmax.kernels.triton.row import (
     INF,
     LARGEST,
     SMALLEST,
+    SMALLEST_NORMAL,
     Line,
     beginning,
     chunk,
@@ -35,21 +37,21 @@ from rsoftmax.kernels.triton.search import count_above, kth_largest, survey
 
 
 class Weights(NamedTuple):
-    """The weights of each row, and the state for their gradient."""
+    """The weights of each row, and what their gradient needs."""
 
     first: Any
     slope: Any
     anchor: Any
     rest: Any
-    lo: Any  # the threshold is lo + f (hi - lo)
-    hi: Any
+    cap: Any
+    lo: Any  # the threshold is lo + f (hi - lo), hi the anchor of a quantile
     f: Any
-    rise: Any  # its derivative in the rate
+    rise: Any  # its derivative in the parameter
 
 
 @triton.jit
 def forward(
-    x, mask, value, number, p, state, rows, n,
+    x, mask, value, number, edge, p, state, rows, n,
     NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, PIVOTS: tl.constexpr,
 ):  # fmt: skip
     """Map rows of ``x`` into ``p``, and store the state for backward."""
@@ -60,43 +62,47 @@ def forward(
         weights = constant(m)
     else:
         parameter = of_rows(value, number, row)
-        bad |= ~(parameter >= 0)
+        bad |= ~(parameter >= (1 if NAME == "k_softmax" else 0))
         if NAME == "t_softmax":
             weights = above_t(parameter)
+            weights = capped(weights, -weights.lo, edge)
         else:
-            bad |= ~(parameter <= 1)
-            weights = above_quantile(line, tl.where(bad, 0.0, parameter), m, bottom, kept, PIVOTS)
+            if NAME == "r_softmax":
+                bad |= ~(parameter <= 1)
+            weights = above_quantile(line, tl.where(bad, 0.0, parameter), m, bottom, kept, NAME, PIVOTS)
+            weights = capped(weights, m - weights.lo, edge)
 
     total = tl.zeros_like(line.tile)
     for start in range(0, end(line), BLOCK):
-        total += mass(chunk(line, start), m, weights, NAME)
+        total += mass(chunk(line, start), m, weights, edge, NAME)
     total = tl.sum(total, 1)
     total = tl.where(total == 0, 1.0, total)  # nothing is kept
     inverse = 1 / total
     for start in range(0, end(line), BLOCK):
-        e = mass(chunk(line, start), m, weights, NAME)
+        e = mass(chunk(line, start), m, weights, edge, NAME)
         share = e * inverse[:, None]
         share += (e - share * total[:, None]) * inverse[:, None]  # a corrected product is as good as a division
         write(p, row, start + col, n, tl.where(bad[:, None], float("nan"), share))
     if state is not None:
         unit = tl.minimum(weights.slope * inverse, LARGEST)
-        remember(state + row, rows, (m, weights.first, unit, weights.lo, weights.hi, weights.f, weights.rise))
+        w = weights
+        remember(state + row, rows, (m, unit, w.first, w.slope, w.anchor, w.rest, w.cap, w.lo, w.f, w.rise))
 
 
 @triton.jit
 def backward(
-    g, x, mask, p, state, dx, dvalue, rows, n,
+    g, x, mask, edge, p, state, dx, dvalue, rows, n,
     NAME: tl.constexpr, DETACH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of t_softmax and r_softmax: in the rows, ``(p + u) h``, and in the threshold, ``- sum u h``.
+    """The gradients of t-, r- and k_softmax: in the rows, ``(p + u) h``, and in the threshold, ``- sum u h``.
 
-    ``h = g - sum p g``, and ``u``, e^x / sum in the support, is the derivative of p in its own weight.
+    ``h = g - sum p g``, and ``u``, e^x / sum where the weight rises, is the derivative of p in its own weight.
     """
     row, col = places(rows, ROWS, BLOCK)
     xs = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
     ps = Line(entries(p, None, row, col, n, 0.0), None if WHOLE else p, None, row, col, n, 0.0)
     gs = Line(entries(g, None, row, col, n, 0.0), None if WHOLE else g, None, row, col, n, 0.0)
-    m, first, unit, lo, hi, f, rise = recall(state + row, rows)
+    m, unit, weights = recall(state + row, rows)
 
     mean = tl.zeros_like(xs.tile)
     for start in range(0, end(xs), BLOCK):
@@ -109,14 +115,15 @@ def backward(
     upper = tl.full(xs.tile.shape, -1, tl.int32)
     for start in range(0, end(xs), BLOCK):
         v = chunk(xs, start)
-        u = derivative(v, m, first, unit, NAME)
-        if NAME == "t_softmax":  # sum u h, rewritten by sum p h = 0 such that a single maximum contributes exactly 0
-            u = tl.where(u > 0, u * ((v - m[:, None]) / lo[:, None]), 0.0)
+        u = derivative(v, m, weights, unit, edge, NAME)
+        if NAME == "t_softmax":  # sum u h; without a cap rewritten by sum p h = 0: a lone maximum contributes exactly 0
+            share = tl.where(weights.cap[:, None] < INF, 1.0, (v - m[:, None]) / weights.lo[:, None])
+            u = tl.where(u > 0, u * share, 0.0)
             ties += tl.where(v == m[:, None], 1.0, 0.0)
         else:
             here = start + col[None, :]
-            lower = tl.maximum(lower, tl.where(v == lo[:, None], here, -1))
-            upper = tl.maximum(upper, tl.where(v == hi[:, None], here, -1))
+            lower = tl.maximum(lower, tl.where(v == weights.lo[:, None], here, -1))
+            upper = tl.maximum(upper, tl.where(v == weights.anchor[:, None], here, -1))
         through += u * (chunk(gs, start) - mean)
     through = tl.clamp(tl.sum(through, 1), -LARGEST, LARGEST)
     at_top = (through / tl.maximum(tl.sum(ties, 1), 1.0))[:, None]
@@ -124,16 +131,16 @@ def backward(
 
     for start in range(0, end(xs), BLOCK):
         v = chunk(xs, start)
-        d = (chunk(ps, start) + derivative(v, m, first, unit, NAME)) * (chunk(gs, start) - mean)
+        d = (chunk(ps, start) + derivative(v, m, weights, unit, edge, NAME)) * (chunk(gs, start) - mean)
         if NAME == "t_softmax":
             d -= tl.where(v == m[:, None], at_top, 0.0)
         elif not DETACH:
             here = start + col[None, :]
-            d -= tl.where(here == lower, (through * (1 - f))[:, None], 0.0)
-            d -= tl.where(here == upper, (through * f)[:, None], 0.0)
+            d -= tl.where(here == lower, (through * (1 - weights.f))[:, None], 0.0)
+            d -= tl.where(here == upper, (through * weights.f)[:, None], 0.0)
         write(dx, row, start + col, n, d)
     if dvalue is not None:
-        along = through if NAME == "t_softmax" else (tl.zeros_like(through) if DETACH else -through * rise)
+        along = through if NAME == "t_softmax" else (tl.zeros_like(through) if DETACH else -through * weights.rise)
         tl.store(dvalue + row, along.to(dvalue.dtype.element_ty))
 
 
@@ -154,7 +161,7 @@ def of_rows(value, number, row):
 def constant(m):
     """The weights of softmax."""
     zero = tl.zeros_like(m)
-    return Weights(zero - LARGEST, zero, zero, zero + 1, zero, zero, zero, zero)
+    return Weights(zero - LARGEST, zero, zero, zero + 1, zero + INF, zero, zero, zero)
 
 
 @triton.jit
@@ -164,16 +171,20 @@ def above_t(t):
     rising = lo > -INF
     slope = tl.where(rising, power_near_inverse(-lo), 0.0)
     zero = tl.zeros_like(lo)
-    return Weights(
-        unkey(key(lo) + 1), slope, tl.where(rising, lo, 0.0), tl.where(rising, 0.0, 1.0), lo, zero, zero, zero
-    )
+    anchor, rest = tl.where(rising, lo, 0.0), tl.where(rising, 0.0, 1.0)
+    return Weights(unkey(key(lo) + 1), slope, anchor, rest, zero + INF, lo, zero, zero)
 
 
 @triton.jit
-def above_quantile(line, r, m, bottom, kept, PIVOTS: tl.constexpr):
-    """The weights of r_softmax: constant where r = 0, and where the quantile is the maximum."""
-    sparse = (r > 0) & (kept > 0)
-    rank = tl.where(sparse, r * (kept - 1).to(tl.float64), 0.0)
+def above_quantile(line, parameter, m, bottom, kept, NAME: tl.constexpr, PIVOTS: tl.constexpr):
+    """The weights of r_softmax and k_softmax: constant without a threshold, and where it is the maximum."""
+    last = (kept - 1).to(tl.float64)
+    if NAME == "r_softmax":
+        sparse, rank, along = parameter > 0, parameter * last, last
+    else:
+        sparse, rank, along = parameter <= last, last - parameter, tl.zeros_like(last) - 1
+    sparse &= kept > 0
+    rank = tl.where(sparse, rank, 0.0)
     below = tl.floor(rank)
     f = rank - below
     k = kept - below.to(tl.float32)
@@ -186,28 +197,50 @@ def above_quantile(line, r, m, bottom, kept, PIVOTS: tl.constexpr):
     gap = (hi * slope).to(tl.float64) - (lo * slope).to(tl.float64)
     rest = tl.where(rising, ((1 - f) * gap).to(tl.float32), 1.0)
     first = tl.where(rising, next_above, tl.where(sparse, m, -LARGEST))
-    rise = (kept - 1).to(tl.float64) * (hi.to(tl.float64) - lo.to(tl.float64))
-    return Weights(first, slope, hi, rest, lo, hi, f.to(tl.float32), rise.to(tl.float32))
+    rise = along * (hi.to(tl.float64) - lo.to(tl.float64))
+    return Weights(first, slope, hi, rest, tl.zeros_like(m) + INF, lo, f.to(tl.float32), rise.to(tl.float32))
 
 
 @triton.jit
-def mass(v, m, weights, NAME: tl.constexpr):
+def capped(weights, span, edge):
+    """The weights with an edge; constant where it is 0, and without a cap where it does not lie within the span."""
+    if edge is None:
+        return weights
+    else:
+        rising = (weights.slope > 0) & (edge > 0)
+        cap = tl.where(rising & (edge < span), tl.maximum(edge * weights.slope, SMALLEST_NORMAL), INF)
+        slope, rest = tl.where(rising, weights.slope, 0.0), tl.where(rising, weights.rest, 1.0)
+        return Weights(weights.first, slope, weights.anchor, rest, cap, weights.lo, weights.f, weights.rise)
+
+
+@triton.jit
+def weight(y, weights):
+    """The weight in the support, but for its cap."""
+    slope, start = weights.slope[:, None], (weights.anchor * weights.slope)[:, None]
+    return (y * slope - start) + weights.rest[:, None]
+
+
+@triton.jit
+def mass(v, m, weights, edge, NAME: tl.constexpr):
     """2^64 w e^(x - m)."""
     d = v - m[:, None]
     y = d if NAME == "t_softmax" else v
     e = lifted_exp(d)
     if NAME != "softmax":
-        slope, start = weights.slope[:, None], (weights.anchor * weights.slope)[:, None]
-        e *= (y * slope - start) + weights.rest[:, None]
+        w = weight(y, weights)
+        e *= w if edge is None else tl.minimum(w, weights.cap[:, None])
     return tl.where(y >= weights.first[:, None], e, 0.0)
 
 
 @triton.jit
-def derivative(v, m, first, unit, NAME: tl.constexpr):
-    """e^(x - m) / sum in the support; finite, so that 0 times it is 0, where the spread is denormal."""
+def derivative(v, m, weights, unit, edge, NAME: tl.constexpr):
+    """e^(x - m) / sum where the weight rises; finite, so that 0 times it is 0, where the spread is denormal."""
     d = v - m[:, None]
     y = d if NAME == "t_softmax" else v
-    return tl.where(y >= first[:, None], tl.minimum(lifted_exp(d) * unit[:, None], LARGEST), 0.0)
+    rises = y >= weights.first[:, None]
+    if edge is not None:
+        rises &= weight(y, weights) < weights.cap[:, None]
+    return tl.where(rises, tl.minimum(lifted_exp(d) * unit[:, None], LARGEST), 0.0)
 
 
 @triton.jit
@@ -219,8 +252,9 @@ def remember(place, rows, numbers):
 
 @triton.jit
 def recall(place, rows):
-    """Load them."""
-    return (
-        tl.load(place), tl.load(place + rows), tl.load(place + 2 * rows), tl.load(place + 3 * rows),
-        tl.load(place + 4 * rows), tl.load(place + 5 * rows), tl.load(place + 6 * rows),
+    """Load them: the maximum, the unit and the weights."""
+    weights = Weights(
+        tl.load(place + 2 * rows), tl.load(place + 3 * rows), tl.load(place + 4 * rows), tl.load(place + 5 * rows),
+        tl.load(place + 6 * rows), tl.load(place + 7 * rows), tl.load(place + 8 * rows), tl.load(place + 9 * rows),
     )  # fmt: skip
+    return tl.load(place), tl.load(place + rows), weights
