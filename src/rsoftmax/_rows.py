@@ -126,6 +126,8 @@ def _check_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:
 
 def check_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> Value:
     """The parameter as a float, or as a tensor on the device of ``x``, expanded to its rows."""
+    if type(value) is float and parameter.per_row and parameter.domain.contains(value):
+        return value
     if isinstance(value, Tensor):
         if value.dtype not in FLOATS:
             raise TypeError(
@@ -145,6 +147,8 @@ def check_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int
 
 def check_option(name: str, option: Parameter, value: Any) -> float:
     """An option of a mapping as a float, if it is a number inside its domain."""
+    if type(value) is float and option.domain.contains(value):  # first: the check is as long as a small row
+        return value
     if isinstance(value, Tensor):
         raise TypeError(f"{name}: {option.name} must be a number, got a tensor of shape {shape_of(value)}")
     return float(inside_domain(name, option, value))

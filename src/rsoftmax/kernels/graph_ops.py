@@ -184,7 +184,10 @@ def _backward(
 
 def _options(name: str, edge: float, detach_threshold: bool) -> dict[str, Any]:
     given = {"edge": edge, "detach_threshold": detach_threshold}
-    return {option: given[option] for option in inspect.signature(OPERATIONS[name]).parameters if option in given}
+    return {option: given[option] for option in _TAKEN[name] & given.keys()}
+
+
+_TAKEN = {name: inspect.signature(operation).parameters.keys() for name, operation in OPERATIONS.items()}
 
 
 def _kernel(x: Tensor) -> Kernel:

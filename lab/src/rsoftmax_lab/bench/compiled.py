@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
-from rsoftmax import r_softmax, sparsemax, t_softmax
+from rsoftmax import entmax15, r_softmax, sparsemax, t_softmax
 from rsoftmax.huggingface import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
@@ -21,6 +21,7 @@ MAPPED: dict[str, Callable[[Tensor], Tensor]] = {
     "r_softmax r=0.5": partial(r_softmax, r=0.5),
     "t_softmax t=2": partial(t_softmax, t=2.0),
     "sparsemax": sparsemax,
+    "entmax15": entmax15,
 }
 STEP = "training step"
 BATCH, QUICK_BATCH = (32, 128), (2, 8)  # texts, tokens

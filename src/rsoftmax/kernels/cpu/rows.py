@@ -53,7 +53,7 @@ def forward(
     name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The probabilities, contiguous, and the state, float64 [rows, numbers], if it is wanted."""
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    p = torch.empty_like(x) if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
     state = None
     if keep_state and STATE[name]:
         state = torch.empty(x.numel() // x.size(-1), STATE[name], dtype=torch.float64, device=x.device)
@@ -100,7 +100,7 @@ def _run(
     """
     n = x.size(-1)
     rows, stride = (x, n) if x.is_contiguous() else _as_matrix(x)
-    values = value.to(torch.float64).contiguous() if isinstance(value, Tensor) else None
+    values = value.double().contiguous() if isinstance(value, Tensor) else None
     offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
     cpu.library.run(
         op=OPERATIONS[name],
