@@ -10,7 +10,7 @@ DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcar
 
 demo: .venv/installed-demo
 	@mkdir -p demo
-	@$(BIN)/rsoftmax plot --logits 2,1.5,.3,-1 --r 0.5 --out demo/mappings.png
+	@$(BIN)/rsoftmax plot --logits 2,1.5,.3,-1 --r 0.5 --k 3 --out demo/mappings.png
 	@$(BIN)/rsoftmax reproduce synthetic --quick --out demo
 	@printf '\nfigures:\n'; ls demo/*.png demo/report/*.png | sed 's/^/  /'
 	@printf '\ntry next:\n'

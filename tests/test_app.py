@@ -114,7 +114,7 @@ def test_a_model_with_another_rule_is_compared_with_all_three_averages(text_enco
 
 def test_the_labels_for_samples_are_those_of_a_model_trained_for_it(model: LabelModel, text_encoder: Path) -> None:
     other = LabelModel.from_encoder(text_encoder, NAMES, "samples")
-    state = {name: value for name, value in model.state_dict().items() if not name.endswith("decoder.cut")}
+    state = {name: value for name, value in model.state_dict().items() if not name.endswith("decoder.threshold")}
     other.network = type(model.network)(16, len(NAMES), model.network.width, average="samples")
     other.load_state_dict(state, strict=False)
     output = model.outputs(TEXTS)

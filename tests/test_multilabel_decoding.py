@@ -1,4 +1,4 @@
-"""From marginals to labels: expected F-measures, counts and cuts, bounds, the decoder."""
+"""From marginals to labels: expected F-measures, counts and thresholds, bounds, the decoder."""
 
 import copy
 from itertools import combinations, pairwise
@@ -19,7 +19,7 @@ from rsoftmax.multilabel import (
     MultiLabelHead,
     best_labels,
     expected_f1_count,
-    expected_f1_cut,
+    expected_f1_threshold,
 )
 
 log_odds = st.floats(-8, 8)
@@ -33,10 +33,10 @@ def expected_f(pi: NDArray[np.float64], chosen: NDArray[np.bool_], beta: float) 
 
 @given(st.lists(log_odds, min_size=1, max_size=12), betas)
 @settings(max_examples=200, deadline=None)
-def test_no_cut_has_a_higher_expected_f_than_the_expected_f1_cut(entries: list[float], beta: float) -> None:
+def test_no_cut_has_a_higher_expected_f_than_the_expected_f1_threshold(entries: list[float], beta: float) -> None:
     u = np.array(entries)
     pi = 1 / (1 + np.exp(-u))
-    cut = expected_f1_cut(torch.tensor(u)[None], "micro", beta=beta).item()
+    cut = expected_f1_threshold(torch.tensor(u)[None], "micro", beta=beta).item()
     best = max(expected_f(pi, u > c, beta) for c in [*u, -np.inf])
     assert expected_f(pi, u > cut, beta) == pytest.approx(best, rel=1e-12)
     assert 1 / (1 + np.exp(-cut)) == pytest.approx(best / (1 + beta**2), rel=1e-9)
@@ -75,17 +75,17 @@ def test_log_odds_of_no_label_replace_the_assumption_of_independence() -> None:
 
 def test_macro_is_micro_of_each_column_and_samples_micro_of_each_row() -> None:
     u, _ = draw_labels(20, 5)
-    columns, rows = (torch.cat([expected_f1_cut(part) for part in u.split(1, dim)], dim) for dim in (1, 0))
-    torch.testing.assert_close(expected_f1_cut(u, "macro"), columns)
-    torch.testing.assert_close(expected_f1_cut(u, "samples"), rows)
+    columns, rows = (torch.cat([expected_f1_threshold(part) for part in u.split(1, dim)], dim) for dim in (1, 0))
+    torch.testing.assert_close(expected_f1_threshold(u, "macro"), columns)
+    torch.testing.assert_close(expected_f1_threshold(u, "samples"), rows)
     never_empty = expected_f1_count(u, torch.full((20, 1), -torch.inf))
-    assert torch.equal((u > expected_f1_cut(u, "samples")).sum(1, keepdim=True), never_empty)
+    assert torch.equal((u > expected_f1_threshold(u, "samples")).sum(1, keepdim=True), never_empty)
 
 
 def test_a_cut_from_marginals_is_as_good_as_the_best_one_in_hindsight() -> None:
     u, y = draw_labels(4000, 5)
     found = [float(2 * (y * (u > c)).sum() / (y.sum() + (u > c).sum())) for c in np.linspace(-4, 4, 161)]
-    above = u > expected_f1_cut(u)
+    above = u > expected_f1_threshold(u)
     assert 2 * (y * above).sum() / (y.sum() + above.sum()) > max(found) - 0.003
 
 
@@ -93,8 +93,8 @@ def test_integer_weights_repeat_rows() -> None:
     u, _ = draw_labels(9, 3)
     times = torch.arange(9)[:, None]
     for average in ("micro", "macro"):
-        repeated = expected_f1_cut(u.repeat_interleave(times[:, 0], 0), average)
-        torch.testing.assert_close(expected_f1_cut(u, average, weight=times), repeated, msg=average)
+        repeated = expected_f1_threshold(u.repeat_interleave(times[:, 0], 0), average)
+        torch.testing.assert_close(expected_f1_threshold(u, average, weight=times), repeated, msg=average)
 
 
 def test_the_cut_is_right_where_marginals_underflow() -> None:
@@ -106,22 +106,22 @@ def test_the_cut_is_right_where_marginals_underflow() -> None:
             for average in AVERAGES:
                 dims = {"micro": (0, 1), "macro": (0,), "samples": (1,)}[average]
                 best = (u == u.amax(dims, keepdim=True)) if average != "micro" else top
-                assert torch.equal(u > expected_f1_cut(u, average), best), (dtype, shift, average)
+                assert torch.equal(u > expected_f1_threshold(u, average), best), (dtype, shift, average)
     mixed = torch.tensor([[2.0, -300.0], [-1.0, -310.0]])
-    assert (mixed > expected_f1_cut(mixed, "macro")).tolist() == [[True, True], [False, False]]
-    assert (mixed > expected_f1_cut(mixed)).tolist() == [[True, False], [False, False]]
+    assert (mixed > expected_f1_threshold(mixed, "macro")).tolist() == [[True, True], [False, False]]
+    assert (mixed > expected_f1_threshold(mixed)).tolist() == [[True, False], [False, False]]
 
 
-def test_where_nothing_is_possible_nothing_lies_above_the_cut() -> None:
+def test_where_nothing_is_possible_nothing_lies_above_the_threshold() -> None:
     u = torch.full((4, 3), -torch.inf)
     for average in AVERAGES:
-        assert not (u > expected_f1_cut(u, average)).any(), average
-    assert expected_f1_cut(torch.zeros(4, 3), "macro", weight=torch.zeros(4, 3)).tolist() == [[0, 0, 0]]
+        assert not (u > expected_f1_threshold(u, average)).any(), average
+    assert expected_f1_threshold(torch.zeros(4, 3), "macro", weight=torch.zeros(4, 3)).tolist() == [[0, 0, 0]]
 
 
-def test_nan_has_no_cut() -> None:
+def test_nan_has_no_threshold() -> None:
     with pytest.raises(ValueError, match=r"u of shape \[1, 2\] holds NaN"):
-        expected_f1_cut(torch.tensor([[0.0, torch.nan]]))
+        expected_f1_threshold(torch.tensor([[0.0, torch.nan]]))
 
 
 def test_best_labels_are_exactly_k_in_spite_of_ties() -> None:

@@ -143,7 +143,7 @@ def test_the_weights_keep_the_names_under_which_they_are_saved() -> None:
     }
     for head in heads.values():
         assert {name: tuple(b.shape) for name, b in head.named_buffers()} == {
-            "decoder.cut": (1,),
+            "decoder.threshold": (1,),
             "decoder.calibration.slope": (6,),
             "decoder.calibration.offset": (6,),
             "decoder.none.slope": (1,),

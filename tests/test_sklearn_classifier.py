@@ -481,14 +481,14 @@ def test_sparse_counts_are_weighted_by_tf_idf() -> None:
     assert np.sqrt((model._preprocess(sp.csr_array(X)).toarray() ** 2).mean()) == pytest.approx(1, rel=1e-4)
 
 
-def test_calibrate_gives_partial_fit_its_cuts() -> None:
+def test_calibrate_gives_partial_fit_its_thresholds() -> None:
     model = ensemble(n_estimators=1)
     for _ in range(3):
         model.partial_fit(X[:150], Y[:150])
     decoder = model.estimators_[0].module_.head.decoder
-    assert decoder.cut.item() == 0
+    assert decoder.threshold.item() == 0
     model.calibrate(X[150:200], Y[150:200])
-    assert decoder.cut.item() != 0
+    assert decoder.threshold.item() != 0
     assert model.evaluation_.rows == 50
 
 

@@ -81,8 +81,8 @@ def test_stands_behind_any_classifier(estimator: Any) -> None:
     pi, odds, found = (answer(X[TEST]) for answer in (model.predict_proba, model.decision_function, model.predict))
     assert pi.shape == odds.shape == found.shape == (100, 5)
     np.testing.assert_allclose(pi, 1 / (1 + np.exp(-odds)))
-    assert model.cuts_ is not None
-    np.testing.assert_array_equal(found, pi > model.cuts_)
+    assert model.thresholds_ is not None
+    np.testing.assert_array_equal(found, pi > model.thresholds_)
     assert abs(pi.mean() - Y[TEST].mean()) < 0.06  # calibrated
     assert model.score(X[TEST], Y[TEST]) == f1_score(Y[TEST], found, average="micro") > 0.6
 
@@ -93,7 +93,7 @@ def test_each_average_does_better_than_one_half() -> None:
     for average in AVERAGES:
         model = behind(FOREST, average=average).fit(x[:300], y[:300])
         assert model.score(x[300:], y[300:]) > 0.02 + f1_score(y[300:], plain, average=average, zero_division=1)
-        assert {"micro": 1, "macro": 8}.get(average) == (None if model.cuts_ is None else len(model.cuts_))
+        assert {"micro": 1, "macro": 8}.get(average) == (None if model.thresholds_ is None else len(model.thresholds_))
 
 
 def test_a_fitted_estimator_is_asked_and_never_fitted() -> None:
@@ -289,11 +289,11 @@ def test_cuts_have_a_spread_and_the_expected_score_is_close_to_the_cross_validat
         assert model.evaluation_ is not None
         assert getattr(model.evaluation_, average) == pytest.approx(model.expected_score_, abs=0.05), average
         assert model.evaluation_.rows == 300, average
-        if model.cuts_ is not None:
-            assert model.cuts_std_.shape == model.cuts_.shape, average
-            assert (model.cuts_std_ > 0).all(), average
-            assert (model.cuts_std_ < 0.15).all(), average
-    assert np.isnan(behind(cv=0.3).fit(X, Y).cuts_std_).all()
+        if model.thresholds_ is not None:
+            assert model.thresholds_std_.shape == model.thresholds_.shape, average
+            assert (model.thresholds_std_ > 0).all(), average
+            assert (model.thresholds_std_ < 0.15).all(), average
+    assert np.isnan(behind(cv=0.3).fit(X, Y).thresholds_std_).all()
 
 
 def test_scoring_by_name_means_the_same_whatever_the_average() -> None:
@@ -344,8 +344,8 @@ def test_the_thresholds_are_those_of_predict_also_behind_one_vs_rest() -> None:
     half = f1_score(rare[TEST], plain.predict(X[TEST]), average="macro", zero_division=0)
     model = behind(OneVsRestClassifier(LOGISTIC), average="macro").fit(X[TRAIN], rare[TRAIN])
     found, pi = model.predict(X[TEST]), model.predict_proba(X[TEST])
-    assert model.cuts_ is not None
-    np.testing.assert_array_equal(found, pi > model.cuts_)
+    assert model.thresholds_ is not None
+    np.testing.assert_array_equal(found, pi > model.thresholds_)
     assert f1_score(rare[TEST], found, average="macro") > half + 0.1
 
 

@@ -171,7 +171,7 @@ AREAS = {
                 '"macro": (-1,), "samples": (-1,)}[average]\n    weight',
             ),
             Fault(
-                "the cut is F, not its share",
+                "the threshold is F, not its share",
                 "share = maximise_ratio(pi, weight, expected, lambda values: values.sum(",
                 "share = maximise_ratio(pi, weight, expected / beta**2, lambda values: values.sum(",
             ),
@@ -193,18 +193,18 @@ AREAS = {
     "decoder": Area(
         ["tests/test_multilabel_decoding.py", "tests/test_multilabel_head.py", "tests/test_sklearn_expected_f1.py"],
         [
-            Fault("a label at the cut is taken", "k = (margin > 0)", "k = (margin >= 0)"),
+            Fault("a label at the threshold is taken", "k = (margin > 0)", "k = (margin >= 0)"),
             Fault(
                 "the bounds are ignored",
                 ".sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels)",
                 ".sum(-1, keepdim=True)",
             ),
             Fault(
-                "the decoder's cuts ignore weights",
+                "the decoder's thresholds ignore weights",
                 "counted = known if weight is None else known * weight",
                 "counted = known",
             ),
-            Fault("reset keeps the cut", "        self.cut.zero_()\n", "        pass\n"),
+            Fault("reset keeps the threshold", "        self.threshold.zero_()\n", "        pass\n"),
             Fault(
                 "an unknown label counts as no label",
                 "(~some).double().where(some | ~y.isnan().any(-1, keepdim=True), torch.nan)",
@@ -216,9 +216,9 @@ AREAS = {
                 "return Decoded(odds, odds, k)",
             ),
             Fault(
-                "beta is forgotten at the cut",
-                "expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=counted)",
-                "expected_f1_cut(odds.where(known, 0), self.average, weight=counted)",
+                "beta is forgotten at the threshold",
+                "expected_f1_threshold(odds.where(known, 0), self.average, beta=self.beta, weight=counted)",
+                "expected_f1_threshold(odds.where(known, 0), self.average, weight=counted)",
             ),
         ],
     ),

@@ -63,8 +63,8 @@ def thresholds(model: LabelModel) -> dict[str, float]:
     head = model.network.head
     if head.rule.name != "expected_f1" or head.decoder.average == "samples":
         return {}
-    cuts = head.decoder.cut.sigmoid().expand(len(model.names))
-    return dict(zip(model.names, cuts.tolist(), strict=True))
+    found = head.decoder.threshold.sigmoid().expand(len(model.names))
+    return dict(zip(model.names, found.tolist(), strict=True))
 
 
 def label_table(model: LabelModel, item: Any) -> list[list[str]]:
@@ -91,13 +91,13 @@ def other_averages(model: LabelModel) -> list[Average]:
 def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     """The labels [items, K], bool, that maximize another expected F1, from the same marginals.
 
-    The optimal threshold is half the optimal F1 (:func:`rsoftmax.multilabel.expected_f1_cut`), which is estimated by
-    the F1 on held-out rows that the model keeps.
+    The optimal threshold is half the optimal F1 (:func:`rsoftmax.multilabel.expected_f1_threshold`), which is estimated
+    by the F1 on held-out rows that the model keeps.
     """
     own = model.network.head.decoder
     decoder = Decoder(len(model.names), average, min_labels=own.min_labels, max_labels=own.max_labels)
     decoder.none = own.none
-    decoder.cut.copy_(half_f1(average, model).logit(eps=1e-6))
+    decoder.threshold.copy_(half_f1(average, model).logit(eps=1e-6))
     none = None if output.none is None or output.theta is None else output.none - output.theta
     return decoder.decide(output.marginals.logit() if output.odds is None else output.odds, none).labels
 

@@ -110,7 +110,7 @@ def _evaluation(found: dict[str, Any]) -> str:
     for one in found["labels"][:MAX_LABELS]:
         shares = " | ".join(share(one[name]) for name in ("precision", "recall", "f1"))
         labels.append(f"| {_cell(one['label'])} | {shares} | {one['rows']} |")
-    note = f"Held-out predictions for {found['rows']} rows, on which calibration and cuts were fitted as well."
+    note = f"Held-out predictions for {found['rows']} rows, on which calibration and thresholds were fitted as well."
     if "guarantee" in found:
         note = f"Guaranteed: {found['guarantee']}, by a threshold that was set on {found['rows']} held-out rows."
     return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])

@@ -17,7 +17,7 @@ rule              mapping       predicted labels
 
 The default rule maximises the F1 that ``average`` names: "micro", "macro" or "samples". Its parts work on scores of any
 origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`expected_f1_count` and
-:func:`expected_f1_cut` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
+:func:`expected_f1_threshold` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
 :func:`calibration_curve` compares predicted with observed frequencies.
 
 The table ``RULES`` holds the rules, the default first; each lists its mappings and losses.
@@ -33,7 +33,7 @@ from rsoftmax.multilabel.decoding import (
     best_labels,
     expected_f1,
     expected_f1_count,
-    expected_f1_cut,
+    expected_f1_threshold,
     keep_above,
     keep_count,
 )
@@ -67,7 +67,7 @@ __all__ = [
     "evaluate",
     "expected_f1",
     "expected_f1_count",
-    "expected_f1_cut",
+    "expected_f1_threshold",
     "indicator",
     "keep_above",
     "keep_count",

@@ -28,8 +28,8 @@ class DecoderOptions(TypedDict, total=False):
     """What a user may ask of the decoded labels; ``DEFAULTS`` has the default of each option.
 
     Attributes:
-        average: the F-measure to maximise. "micro": one cut for all entries; "macro": one cut per label; "samples": the
-            number of labels is chosen row by row.
+        average: the F-measure to maximise. "micro": one threshold for all entries; "macro": one per label; "samples":
+            the number of labels is chosen row by row.
         beta: recall is weighted beta times as much as precision.
         min_labels: the smallest number of labels of a row.
         max_labels: the largest number of labels of a row; None: K.
@@ -86,7 +86,7 @@ def expected_f1_count(
     return min_labels + allowed.argmax(-1, keepdim=True)
 
 
-def expected_f1_cut(
+def expected_f1_threshold(
     u: Tensor,
     average: Average = "micro",
     *,
@@ -102,42 +102,42 @@ def expected_f1_cut(
 
     Args:
         u: log-odds of the labels, [rows, K]; calibrated, and of held-out rows.
-        average: "micro": one cut, from all entries. "macro": one cut per label, from its column. "samples": one cut per
+        average: "micro": one threshold, from all entries. "macro": one per label, from its column. "samples": one per
             row, which is :func:`expected_f1_count` without the empty prediction.
         beta: recall is weighted beta times as much as precision.
         weight: weights of the rows, [rows, 1], or of the entries, [rows, K].
-        tail: the expected number of positive entries that u leaves out; broadcasts to the cuts.
+        tail: the expected number of positive entries that u leaves out; broadcasts to the thresholds.
 
     Returns:
-        The cuts as log-odds, float64: [1, 1] for "micro", [1, K] for "macro", [rows, 1] for "samples". Entries with
-        ``u > cut`` are predicted.
+        The thresholds as log-odds, float64: [1, 1] for "micro", [1, K] for "macro", [rows, 1] for "samples". Entries
+        with ``u > threshold`` are predicted.
 
     Raises:
         ValueError: u holds NaN.
 
     Example:
         >>> u = torch.tensor([[2.0, -1.0], [1.0, -2.0], [-1.0, -3.0]])
-        >>> u > expected_f1_cut(u, "micro")
+        >>> u > expected_f1_threshold(u, "micro")
         tensor([[ True, False],
                 [ True, False],
                 [False, False]])
-        >>> u > expected_f1_cut(u, "macro")
+        >>> u > expected_f1_threshold(u, "macro")
         tensor([[ True,  True],
                 [ True, False],
                 [False, False]])
 
     F rises to its maximum in a few iterations of ``F -> ratio of the entries above F / (1 + beta^2)``, each
-    ``O(rows K)``. Marginals are compared relative to the largest one, so the cut is right where all of them underflow.
-    Where all log-odds are ``-inf`` the cut is ``-inf`` and nothing lies above it; where no entry has a weight it is 0.
+    ``O(rows K)``. Marginals are compared relative to the largest one, so the threshold is right where all of them
+    underflow. Where all log-odds are ``-inf`` so is the threshold, and nothing lies above it; without weights it is 0.
 
-    References: Lipton et al. (2014), for the cut at half of the best F1; Dinkelbach, On nonlinear fractional
+    References: Lipton et al. (2014), for the threshold at half of the best F1; Dinkelbach, On nonlinear fractional
     programming (1967), for the iteration.
     """
     check_average(average)
     check_beta(beta)
     if u.isnan().any():
         raise ValueError(
-            f"expected_f1_cut: u of shape {[*u.shape]} holds NaN; drop these rows, or set NaN to 0 with a weight of 0"
+            f"expected_f1_threshold: u of shape {[*u.shape]} holds NaN; drop these rows, or set NaN to 0 with weight 0"
         )
     u = u.detach().to(exact(u))
     dims = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}[average]
@@ -150,7 +150,7 @@ def expected_f1_cut(
     u = u.where(weight > 0, -torch.inf)
     top = u.amax(dims, keepdim=True)
     second = u.where(u < top, -torch.inf).amax(dims, keepdim=True)
-    return cut_at(share, log_top, top, second).where((weight > 0).any(dims, keepdim=True), 0)
+    return threshold_at(share, log_top, top, second).where((weight > 0).any(dims, keepdim=True), 0)
 
 
 def maximise_ratio(
@@ -181,8 +181,8 @@ def maximise_ratio(
         share = share.maximum(ratio)
 
 
-def cut_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tensor:
-    """The cut at the marginal ``share * exp(log_top)``, as log-odds.
+def threshold_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tensor:
+    """The threshold at the marginal ``share * exp(log_top)``, as log-odds.
 
     It lies below the highest log-odds even where rounding would move it there: the best set is never empty.
 
@@ -192,8 +192,8 @@ def cut_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tenso
         top, second: the two highest log-odds.
     """
     log_share = share.log() + log_top  # of F / (1 + beta^2)
-    cut = log_share - torch.log1p(-log_share.exp())
-    return cut.where(cut < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
+    threshold = log_share - torch.log1p(-log_share.exp())
+    return threshold.where(threshold < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
 
 
 def expected_f1(pi: Tensor, predicted: Tensor, average: Average = "micro", *, beta: float = 1.0) -> float:
@@ -299,7 +299,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         odds: calibrated log-odds of the labels, [..., K].
-        margin: log-odds minus cut; labels are predicted in its order.
+        margin: log-odds minus threshold; labels are predicted in its order.
         k: the number of labels, [..., 1], int64.
     """
 
@@ -323,14 +323,15 @@ class Decoder(nn.Module):
 
     Attributes:
         calibration, none: the :class:`PlattScaling` of the labels and of "no label".
-        cut: the decision threshold as log-odds, [1] or, for "macro", [K]; 0 before :meth:`fit`. Not used by "samples".
+        threshold: the decision threshold as log-odds, [1] or, for "macro", [K]; 0 before :meth:`fit`; unused by
+            "samples".
 
     Example:
         >>> _ = torch.manual_seed(0)
         >>> u = torch.randn(500, 3) - 1.5
         >>> y = torch.rand(500, 3) < (2 * u).sigmoid()
         >>> decoder = Decoder(3).fit(u, y)
-        >>> decoder.cut.sigmoid().round(decimals=1)
+        >>> decoder.threshold.sigmoid().round(decimals=1)
         tensor([0.3000])
         >>> decoder(torch.tensor([[0.1, -0.2, -2.0]])).labels
         tensor([[ True,  True, False]])
@@ -338,7 +339,7 @@ class Decoder(nn.Module):
     The state is in buffers and saved by ``state_dict``. NaN scores give NaN log-odds.
     """
 
-    cut: Tensor
+    threshold: Tensor
 
     def __init__(
         self,
@@ -354,13 +355,13 @@ class Decoder(nn.Module):
         _check_bounds(min_labels, max_labels, labels)
         self.average, self.beta, self.min_labels, self.max_labels = average, beta, min_labels, max_labels
         self.calibration, self.none = PlattScaling(labels), PlattScaling(1)
-        self.register_buffer("cut", torch.zeros(labels if average == "macro" else 1))
+        self.register_buffer("threshold", torch.zeros(labels if average == "macro" else 1))
 
     def reset(self) -> None:
         """Return to the state before :meth:`fit`."""
         self.calibration.reset()
         self.none.reset()
-        self.cut.zero_()
+        self.threshold.zero_()
 
     @torch.no_grad()
     def fit(
@@ -372,14 +373,14 @@ class Decoder(nn.Module):
         weight: Tensor | None = None,
         calibrate: bool = True,
     ) -> Self:
-        """Fit calibration and cuts.
+        """Fit calibration and thresholds.
 
         Args:
             u: scores [rows, K] of held-out rows; NaN where there is no score.
             y: labels [rows, K], 0 or 1; NaN where unknown.
             none: scores [rows, 1] of "no label". Default: computed as for independent labels.
             weight: weights of the rows, [rows, 1].
-            calibrate: False takes the scores as log-odds and fits the cuts only, which needs no labels.
+            calibrate: False takes the scores as log-odds and fits the thresholds only, which needs no labels.
         """
         if calibrate:
             self.calibration.fit(u, y, weight)
@@ -387,8 +388,8 @@ class Decoder(nn.Module):
         if self.average != "samples":
             odds, known = self.calibration(u), ~u.isnan()
             counted = known if weight is None else known * weight
-            cut = expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=counted)[0]
-            self.cut.copy_(cut.nan_to_num(neginf=0.0))
+            threshold = expected_f1_threshold(odds.where(known, 0), self.average, beta=self.beta, weight=counted)[0]
+            self.threshold.copy_(threshold.nan_to_num(neginf=0.0))
         return self
 
     def forward(self, u: Tensor, none: Tensor | None = None) -> Decoded:
@@ -401,7 +402,7 @@ class Decoder(nn.Module):
             empty = self.none(self._none(odds) if none is None else none)
             k = expected_f1_count(odds, empty, beta=self.beta, min_labels=self.min_labels, max_labels=self.max_labels)
             return Decoded(odds, odds, k)
-        margin = odds - self.cut.to(odds.dtype)
+        margin = odds - self.threshold.to(odds.dtype)
         k = (margin > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels)
         return Decoded(odds, margin, k)
 

@@ -143,13 +143,13 @@ class MultiLabelHead(nn.Module):
     def calibrate(
         self, scores: Output | Scores, y: Tensor, *, weight: Tensor | None = None, calibration: bool = True
     ) -> Self:
-        """Fit calibration and cuts on held-out rows; both are buffers of the decoder.
+        """Fit calibration and thresholds on held-out rows; both are buffers of the decoder.
 
         Args:
             scores: scores of these rows, [rows, K].
             y: their labels, [rows, K], 0 or 1; NaN where unknown.
             weight: weights of the rows, [rows, 1].
-            calibration: False fits the cuts only.
+            calibration: False fits the thresholds only.
         """
         scores = scores.scores if isinstance(scores, Output) else scores
         none = None if scores.none is None else scores.none - scores.require("theta")
@@ -161,9 +161,9 @@ class MultiLabelHead(nn.Module):
         """Predict the labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their expected F1."""
         if self.rule.name != "expected_f1":
             raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
-        decoder = Decoder(self.labels, "micro" if len(threshold) == 1 else "macro").to(self.decoder.cut.device)
+        decoder = Decoder(self.labels, "micro" if len(threshold) == 1 else "macro").to(self.decoder.threshold.device)
         decoder.calibration, decoder.none = self.decoder.calibration, self.decoder.none
-        decoder.cut.copy_(threshold).nextafter_(torch.tensor(-torch.inf))  # predicted: above the cut
+        decoder.threshold.copy_(threshold).nextafter_(torch.tensor(-torch.inf))  # predicted: above it
         self.decoder = decoder
         return self
 

@@ -150,7 +150,7 @@ class Rule(ABC):
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Map scores to probabilities and, with r_softmax, the rate of zeros.
 
-        The decoder holds calibration, cuts and options of the head; only "expected_f1" uses it.
+        The decoder holds calibration, thresholds and options of the head; only "expected_f1" uses it.
         """
 
     def loss(self, scores: Scores, y: Tensor, reduction: Reduction) -> Tensor:

@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.multilabel.decoding import Average, check_average, check_beta, cut_at, expected_f1_cut, maximise_ratio
+from rsoftmax.multilabel.decoding import (
+    Average,
+    check_average,
+    check_beta,
+    expected_f1_threshold,
+    maximise_ratio,
+    threshold_at,
+)
 
 
 class _Rows(NamedTuple):
@@ -64,7 +71,7 @@ def decode_csr(
     if threshold is None and average == "samples":
         k = _best_counts(entries, beta, tail, min_labels, max_labels)
         return _ranks(entries, entries.u) < k[entries.row]
-    margin = entries.u - _cuts(entries, average, beta, tail, threshold)
+    margin = entries.u - _thresholds(entries, average, beta, tail, threshold)
     above = margin > 0 if threshold is None else margin >= 0
     if not min_labels and max_labels is None:
         return above
@@ -87,22 +94,22 @@ def _entries(indptr: Tensor, indices: Tensor, pi: Tensor, labels: int) -> _Rows:
     return _Rows(pi.double().logit(), row, indices.long(), rows, labels)
 
 
-def _cuts(
+def _thresholds(
     entries: _Rows, average: Average, beta: float, tail: float | Tensor, threshold: float | Tensor | None
 ) -> Tensor:
     """The decision threshold of each entry as log-odds: [1] or [entries]."""
     if threshold is not None:
-        cut = torch.as_tensor(threshold, dtype=torch.float64).logit()
-        return cut[entries.label] if cut.ndim else cut
+        u = torch.as_tensor(threshold, dtype=torch.float64).logit()
+        return u[entries.label] if u.ndim else u
     if average == "micro":
         total = torch.as_tensor(tail, dtype=torch.float64)
         left_out = float(total * entries.rows if total.ndim == 0 else total.sum())
-        return expected_f1_cut(entries.u[None], beta=beta, tail=left_out)[0] if len(entries.u) else entries.u
-    return _label_cuts(entries, beta, _tail_of_labels(tail, entries.labels))[entries.label]
+        return expected_f1_threshold(entries.u[None], beta=beta, tail=left_out)[0] if len(entries.u) else entries.u
+    return _label_thresholds(entries, beta, _tail_of_labels(tail, entries.labels))[entries.label]
 
 
-def _label_cuts(entries: _Rows, beta: float, tail: Tensor) -> Tensor:
-    """The cut of each label, [K], as :func:`expected_f1_cut` finds it for dense columns."""
+def _label_thresholds(entries: _Rows, beta: float, tail: Tensor) -> Tensor:
+    """The threshold of each label, [K], as :func:`expected_f1_threshold` finds it for dense columns."""
     u, label, labels = entries.u, entries.label, entries.labels
     log_pi = F.logsigmoid(u)
     log_top = _top(log_pi, label, labels).clamp(min=torch.finfo(u.dtype).min)
@@ -115,7 +122,7 @@ def _label_cuts(entries: _Rows, beta: float, tail: Tensor) -> Tensor:
     share = maximise_ratio(pi, torch.ones_like(pi), expected, total, lambda share: share[label])
     top = _top(u, label, labels)
     second = _top(u.where(u < top[label], -torch.inf), label, labels)
-    return cut_at(share, log_top, top, second)
+    return threshold_at(share, log_top, top, second)
 
 
 def _best_counts(entries: _Rows, beta: float, tail: float | Tensor, min_labels: int, max_labels: int | None) -> Tensor:

@@ -60,20 +60,22 @@ def draw_labels(
         _draw_bars(right, {**found, **runners_up}, set(found))
 
 
-def labels_figure(probabilities: Mapping[str, float], predicted: Collection[str], cuts: Mapping[str, float]) -> Figure:
+def labels_figure(
+    probabilities: Mapping[str, float], predicted: Collection[str], thresholds: Mapping[str, float]
+) -> Figure:
     """A bar for each label, the most probable first, with a mark at its threshold.
 
     Args:
         probabilities: by label, in descending order.
         predicted: the predicted labels; the bars of the others are grey.
-        cuts: thresholds by label; empty for a rule without fixed thresholds.
+        thresholds: by label; empty for a rule without fixed thresholds.
     """
     with matplotlib.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(6, max(2.0, 0.3 * min(len(probabilities), MOST_BARS) + 0.8)), layout="constrained")
         axes = figure.subplots()
         _draw_bars(axes, probabilities, predicted)
-        marks = [cuts.get(label, math.nan) for label in list(probabilities)[:MOST_BARS]]
-        if cuts:
+        marks = [thresholds.get(label, math.nan) for label in list(probabilities)[:MOST_BARS]]
+        if thresholds:
             axes.plot(marks, range(len(marks)), "|", color=COLOURS[1], markersize=14, markeredgewidth=2)
             axes.set_xlabel("probability (red: threshold)")
         axes.spines[["top", "right"]].set_visible(False)

@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from rsoftmax.multilabel import Average, Decoder, PlattScaling, evaluate, expected_f1, expected_f1_cut
+from rsoftmax.multilabel import Average, Decoder, PlattScaling, evaluate, expected_f1, expected_f1_threshold
 from rsoftmax.multilabel.decoding import DEFAULTS
 from rsoftmax.sklearn.targets import Matrix, Targets, label_score, stratified_folds
 
@@ -176,7 +176,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if weight is not None and argument is None and not isinstance(estimator, FrozenEstimator):
                 warnings.warn(
                     f"{self._owner}: {type(estimator).__name__} takes no sample_weight; the weights are used for"
-                    " calibration and cuts only",
+                    " calibration and thresholds only",
                     stacklevel=4,
                 )
         return routed
@@ -287,8 +287,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
 
     Attributes:
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
-        cuts_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
-        cuts_std_: the standard deviation of the thresholds of single folds; NaN for one split.
+        thresholds_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
+        thresholds_std_: the standard deviation of the thresholds of single folds; NaN for one split.
         expected_score_: the expected F-measure under the marginals of held-out rows, computed without their labels.
         evaluation_: the :class:`rsoftmax.multilabel.Evaluation` of the same rows against their labels: cross-validated,
             but for calibration and thresholds, which have seen these rows. None if no label varies.
@@ -302,7 +302,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         >>> X, Y = make_multilabel_classification(400, n_classes=6, random_state=0)
         >>> forest = RandomForestClassifier(50, random_state=0)
         >>> model = ExpectedF1Classifier(forest, random_state=0).fit(X[:300], Y[:300])
-        >>> model.cuts_.round(1)
+        >>> model.thresholds_.round(1)
         array([0.3])
         >>> model.predict(X[300:302])
         array([[0, 1, 0, 0, 0, 1],
@@ -373,9 +373,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         return self
 
     @property
-    def cuts_(self) -> Array | None:
+    def thresholds_(self) -> Array | None:
         """The decision thresholds as marginals; None for "samples"."""
-        return None if self.average == "samples" else self.decoder_.cut.double().sigmoid().numpy()
+        return None if self.average == "samples" else self.decoder_.threshold.double().sigmoid().numpy()
 
     def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None, **score_params: Any) -> float:
         """Return the score that ``scoring`` names. Default: F-beta of ``average``; for 1-d targets, accuracy."""
@@ -420,18 +420,20 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         odds = self.decoder_.calibration(odds)
         scored = ~odds.isnan().all(1)
         folds = [torch.from_numpy(test) for _, test in splits]
-        cuts = [self._cut(odds[test]) for test in folds] if self.average != "samples" else []
-        self.cuts_std_ = np.std(cuts, 0, ddof=1) if len(cuts) > 1 else np.full(self.decoder_.cut.shape, np.nan)
+        thresholds = [self._threshold(odds[test]) for test in folds] if self.average != "samples" else []
+        self.thresholds_std_ = (
+            np.std(thresholds, 0, ddof=1) if len(thresholds) > 1 else np.full(self.decoder_.threshold.shape, np.nan)
+        )
         odds, known = odds[scored].nan_to_num(nan=-30.0), known[scored]
         found = self.decoder_.decide(odds).labels
         self.expected_score_ = expected_f1(odds.sigmoid(), found, self.average, beta=self.beta)
         names = list(map(str, self.classes_.tolist()))
         self.evaluation_ = None if known.isnan().all() else evaluate(odds.sigmoid(), found, known, names)
 
-    def _cut(self, odds: Tensor) -> Array:
+    def _threshold(self, odds: Tensor) -> Array:
         known = ~odds.isnan()
-        cut = expected_f1_cut(odds.where(known, 0), self.average, beta=self.beta, weight=known)[0]
-        found: Array = cut.sigmoid().numpy()
+        threshold = expected_f1_threshold(odds.where(known, 0), self.average, beta=self.beta, weight=known)[0]
+        found: Array = threshold.sigmoid().numpy()
         return found
 
 

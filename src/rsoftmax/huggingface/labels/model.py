@@ -130,7 +130,7 @@ class LabelModel(Labeller, PreTrainedModel):
 
     Attributes:
         encoder: the network that reads texts or images.
-        network: an optional hidden layer and the head, with calibration and cuts.
+        network: an optional hidden layer and the head, with calibration and thresholds.
         processor: the tokenizer or image processor.
 
     Batch normalisation keeps its pre-trained statistics in training, as batches are small. No code from a folder is

@@ -52,7 +52,7 @@ def fit_head(
 ) -> Evaluation:
     """Embed every item once, then train a head as :class:`rsoftmax.sklearn.SparseLabelClassifier` does.
 
-    The classifier's networks, merged into one, its calibration and its cuts become those of the model.
+    The classifier's networks, merged into one, its calibration and its thresholds become those of the model.
     """
     try:
         from rsoftmax.sklearn.ensemble import fit_features
@@ -144,7 +144,7 @@ def finetune(
 
 @torch.inference_mode()
 def calibrate(model: "LabelModel", held_out: Part) -> Evaluation:
-    """Fit calibration and cuts on held-out items, and evaluate on these."""
+    """Fit calibration and thresholds on held-out items, and evaluate on these."""
     scores = model.network.scores(model.embed(held_out[0]).to(model.device))
     head = model.network.head.calibrate(scores, held_out[1].to(model.device))
     output = head.decode(scores)
