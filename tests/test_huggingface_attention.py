@@ -104,6 +104,40 @@ def test_generation_with_a_cache_is_generation_without(name: str, cache: str) ->
     assert with_cache.tolist() == without.tolist()
 
 
+def thresholds(dtype: torch.dtype) -> Any:
+    """A Llama with another threshold for each head, cut off hard, as a calibrated model has them."""
+    model = built("llama").to(dtype)
+    set_attention(model, "t_softmax", t=1 + torch.rand(LAYERS, HEADS), edge=0.0)
+    return model
+
+
+def generated(model: Any, cache: str) -> list[list[int]]:
+    """A text and a shorter one, padded on the left, continued by six words."""
+    ids = torch.randint(5, WORDS, (2, LONG), generator=torch.Generator().manual_seed(0))
+    ids[1, :4] = 0
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    made: list[list[int]] = model.generate(
+        ids, attention_mask=(ids != 0).long(), cache_implementation=cache, **options
+    ).tolist()
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_thresholds_generate_the_same_text_with_every_cache(dtype: torch.dtype) -> None:
+    model = thresholds(dtype)
+    assert generated(model, "dynamic") == generated(model, "static")
+
+
+@pytest.mark.compile
+def test_thresholds_generate_the_same_text_when_compiled() -> None:
+    torch._dynamo.reset()
+    model = thresholds(torch.float32)
+    eager = generated(model, "static")
+    model.forward = torch.compile(model.forward, backend="aot_eager")
+    assert generated(model, "static") == eager
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_generation_from_an_encoder_with_a_cache_too(name: str) -> None:
     kind: Any = {"bart": hf.BartForConditionalGeneration, "t5": hf.T5ForConditionalGeneration}[name]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from encoders import WORDS, save_text_encoder
 from PIL import Image
 from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -114,6 +115,30 @@ def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
     assert torch.equal(*texts)
 
 
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Llama with a tokenizer of a few words."""
+    folder = save_text_encoder(tmp_path_factory.mktemp("models") / "llama")
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS) + 5, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_bench_generate_measures_a_given_model_on_a_text(language_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(" ".join(WORDS * 10))
+    words = ("bench", "generate", "--quick", "--threads", "1", "--model", str(language_model), "--out", str(tmp_path))
+    for text, options in {"text.txt": ["--texts", str(tmp_path / "text.txt")], generate.RANDOM: []}.items():
+        rsoftmax(*words, *options)
+        rows = read(tmp_path / "bench_generate_model.jsonl")
+        assert [(row["phase"], row["attention"], row["parameter"]) for row in rows] == [
+            (phase, *attention) for phase, attention in product(generate.PHASES, generate.MODEL_ATTENTIONS)
+        ]
+        assert {(row["model"], row["text"]) for row in rows} == {("llama", text)}
+    (tmp_path / "text.txt").write_text("so happy")
+    assert "has 4 tokens; 65 are needed" in refusal(*words, "--texts", str(tmp_path / "text.txt"))
+    assert "the text 'absent.txt'" in refusal(*words, "--texts", "absent.txt")
+
+
 # ---------------------------------------------------------------------------- the command
 
 
@@ -150,7 +175,10 @@ def test_an_invalid_list_of_thread_counts_is_rejected() -> None:
 def test_a_model_is_asked_for_where_it_is_needed_and_refused_elsewhere(tmp_path: Path) -> None:
     assert "`rsoftmax bench finetuning` needs a folder" in refusal("bench", "finetuning")
     assert "`rsoftmax bench attention` takes no model" in refusal("bench", "--model", "some", "attention")
-    assert f"the model '{tmp_path}'" in refusal("bench", "finetuning", "--model", str(tmp_path))
+    for name in ("finetuning", "generate"):
+        assert f"the model '{tmp_path}'" in refusal("bench", name, "--model", str(tmp_path))
+    assert "reads them only with --model" in refusal("bench", "generate", "--texts", "some")
+    assert "reads no texts" in refusal("bench", "attention", "--texts", "some")
 
 
 def test_a_benchmark_whose_packages_are_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

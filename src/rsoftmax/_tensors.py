@@ -40,17 +40,12 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether this is a plain eager tensor, on any device: not traced, not transformed, not of a subclass."""
-    return (
-        not is_compiling()
-        and _complete
-        and type(x) in _PLAIN
-        and not _is_tracing()
-        and not _are_functorch_transforms_active()
-        and not is_legacy_batchedtensor(x)  # autograd's batched gradients
-        and not in_forward_mode()
-    )
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether these are plain eager tensors, on any device: not traced, not transformed, not of a subclass."""
+    if is_compiling() or not _complete or _is_tracing() or _are_functorch_transforms_active() or in_forward_mode():
+        return False
+    # legacy batched tensors: autograd's batched gradients
+    return all(type(x) in _PLAIN and not is_legacy_batchedtensor(x) for x in tensors)
 
 
 def in_graph() -> bool:
@@ -82,15 +77,12 @@ def below_autograd() -> Any:
     return _AutoDispatchBelowAutograd()
 
 
-def in_memory(x: Tensor) -> bool:
-    """Whether a tensor's memory holds its values and reading them is free: plain, on the CPU, not intercepted."""
-    return (
-        is_plain(x)
-        and x.is_cpu
-        and not x.is_neg()  # a negating view, such as the imaginary part of a conjugate
-        and not x._is_zerotensor()
-        and _len_torch_dispatch_stack() == 0
-    )
+def in_memory(*tensors: Tensor) -> bool:
+    """Whether tensors' memory holds their values and reading them is free: plain, on the CPU, not intercepted."""
+    if not is_plain(*tensors) or _len_torch_dispatch_stack():
+        return False
+    # negating views: such as the imaginary part of a conjugate
+    return all(x.is_cpu and not x.is_neg() and not x._is_zerotensor() for x in tensors)
 
 
 def everywhere(condition: Tensor) -> bool | None:

@@ -80,7 +80,7 @@ def sparse_attention(
     with without_autocast(query):
         if in_graph() and graph_op.takes(call):
             o = graph_op.output(call)
-        elif not query.is_meta and all(is_plain(tensor) for tensor in call.tensors if tensor is not None):
+        elif not query.is_meta and is_plain(*call.given):
             o = autograd.output(call)
         else:
             wide, bad = equations.separate_non_finite(call.wide())

@@ -31,7 +31,7 @@ def forward(call: Call, how: How, keep_state: bool) -> tuple[Tensor, Tensor | No
     """The output, at least float32, and the state that a kernel keeps for backward."""
     if how.kernel is None:
         return blocks.forward(call, how.block), None
-    output: tuple[Tensor, Tensor] = how.kernel.forward(call, keep_state)
+    output: tuple[Tensor, Tensor | None] = how.kernel.forward(call, keep_state)
     return output
 
 

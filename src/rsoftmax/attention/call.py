@@ -45,6 +45,11 @@ class Call(NamedTuple):
         return self.q, self.k, self.v, self.bias, self.parameter, self.mask
 
     @property
+    def given(self) -> list[Tensor]:
+        """The tensors that there are."""
+        return [tensor for tensor in self[:TENSORS] if tensor is not None]
+
+    @property
     def settings(self) -> tuple[Any, ...]:
         """Everything but the tensors."""
         return self[TENSORS:]
@@ -194,15 +199,13 @@ def _align(name: str, query: Tensor, key: Tensor, value: Tensor, enable_gqa: boo
         raise misfit("must be [..., length, features]")
     if key.shape[-2] != value.shape[-2] or key.shape[-1] != query.shape[-1]:
         raise misfit("do not fit; use [..., Q, D], [..., L, D] and [..., L, Dv]")
-    if query.dim() >= 3 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        return query, key, value
-    if query.dim() == key.dim() == value.dim() >= 3 and enable_gqa:
+    own = 3 if query.dim() == key.dim() == value.dim() >= 3 and enable_gqa else 2
+    if own == 3:
         heads = key.shape[-3]
         if heads == 0 or value.shape[-3] != heads or query.shape[-3] % heads:
             raise misfit("do not fit: the number of query heads must be a multiple of the number of key heads")
-        own = 3
-    else:
-        own = 2
+    if query.dim() >= 3 and query.shape[:-own] == key.shape[:-own] == value.shape[:-own]:
+        return query, key, value
     try:
         lead = torch.broadcast_shapes(*(x.shape[:-own] for x in (query, key, value)))
     except RuntimeError:

@@ -19,12 +19,14 @@ class Settings:
         quick: only a few small cases, in seconds.
         model: a folder or hub id, for benchmarks of models.
         device: the device of the tensors, "cpu" or "cuda".
+        texts: a text file, for benchmarks of models that read one.
     """
 
     threads: tuple[int, ...]
     quick: bool = False
     model: str = ""
     device: str = "cpu"
+    texts: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Benchmark:
         columns: additional columns of the tables.
         threads: the default thread counts.
         takes_model: whether it needs a model.
+        takes_texts: whether it reads a text file.
+        with_model: the benchmark that runs in its place if a model is given.
         takes_device: whether it runs on GPUs.
         draw: draws a figure of all rows.
     """
@@ -101,5 +105,7 @@ class Benchmark:
     columns: Mapping[str, Callable[[Row], str]] = field(default_factory=dict)
     threads: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))
     takes_model: bool = False
+    takes_texts: bool = False
+    with_model: "Benchmark | None" = None
     takes_device: bool = False
     draw: Callable[[Sequence[Row], Path], None] | None = None

@@ -28,6 +28,7 @@ class Options:
     out: Path | None = None
     model: str | None = None
     device: str | None = None
+    texts: str | None = None
 
 
 def bench(
@@ -46,9 +47,10 @@ def bench(
     device: Annotated[
         str | None, typer.Option(help="cpu, or cuda for NVIDIA and AMD GPUs.", show_default="cpu")
     ] = None,
+    texts: Annotated[str | None, typer.Option(help="A text file for the model.", show_default="random tokens")] = None,
 ) -> None:
     """Run ``rsoftmax bench`` or one of its commands, which take the same options."""
-    options = _joined(context.obj or Options(), Options(quick, threads, out, model, device))
+    options = _joined(context.obj or Options(), Options(quick, threads, out, model, device, texts))
     if context.invoked_subcommand:
         context.obj = options
     else:
@@ -79,6 +81,8 @@ def _run(name: str, options: Options) -> None:
     from rsoftmax_lab.bench.tables import verdict
 
     benchmark = _loaded(name)
+    if options.model is not None and benchmark.with_model:
+        benchmark = benchmark.with_model
     settings = _settings(name, benchmark, options)
     try:
         groups = benchmark.groups(settings)
@@ -112,8 +116,12 @@ def _settings(name: str, benchmark: "Benchmark", options: Options) -> "Settings"
     if benchmark.takes_model != (options.model is not None):
         says = "needs a folder or hub id" if benchmark.takes_model else "takes no model"
         raise typer.BadParameter(f"`rsoftmax bench {name}` {says}", param_hint="--model")
+    if options.texts is not None and not benchmark.takes_texts:
+        says = "reads them only with --model" if benchmark.with_model else "reads no texts"
+        raise typer.BadParameter(f"`rsoftmax bench {name}` {says}", param_hint="--texts")
     threads = benchmark.threads if options.threads is None else _counts(options.threads)
-    return Settings(threads, bool(options.quick), options.model or "", _device(name, benchmark, options.device))
+    device = _device(name, benchmark, options.device)
+    return Settings(threads, bool(options.quick), options.model or "", device, options.texts or "")
 
 
 def _device(name: str, benchmark: "Benchmark", device: str | None) -> str:

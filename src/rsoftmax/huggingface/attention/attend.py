@@ -157,7 +157,7 @@ def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
             f" call set_attention(model, {mapping!r}, {letter}=...)"
         )
     held.check_length(keys)
-    return {parameter.name: held.loaded_values(), **held.options}
+    return {parameter.name: held.loaded_value(), **held.options}
 
 
 def _scale(module: nn.Module, query: Tensor, scaling: float | None) -> tuple[Tensor, float | str | None]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax._rows import Parameter, inside_domain
+from rsoftmax._tensors import Value, in_memory
 from rsoftmax.huggingface.attention import adapter
 from rsoftmax.mappings import MAPPINGS
 from rsoftmax.nn.attention import log_scale
@@ -98,11 +99,15 @@ class HeadParameter(nn.Module):
         """The argument of :func:`set_attention`."""
         return None if self.log_scale is None else "log n"
 
-    def loaded_values(self) -> Tensor:
-        """The values; raises if neither the configuration nor the checkpoint had any."""
+    def loaded_value(self) -> Value:
+        """The values, or the number that all heads share; raises if neither configuration nor checkpoint had any."""
         if self.missing is not None and self.stored.isnan().any():
             raise ValueError(self.missing)
-        return self.values
+        values = self.values
+        if self.learnable or not in_memory(values):
+            return values
+        first, *others = values.tolist()
+        return first if others.count(first) == len(others) else values  # a number takes less time to check
 
     def check_length(self, keys: int) -> None:
         """Warn if a call has more keys than the values were calibrated for."""

@@ -24,8 +24,8 @@ def has(name: str, dtype: torch.dtype) -> bool:
 
 def takes(call: "Call") -> bool:
     """Whether the kernel can compute the call: not in float64, not for empty tensors, not on other devices."""
-    tensors = [tensor for tensor in call.tensors if tensor is not None]
-    return has(call.mapping, call.q.dtype) and all(tensor.numel() and in_memory(tensor) for tensor in tensors)
+    tensors = call.given
+    return has(call.mapping, call.q.dtype) and in_memory(*tensors) and all(tensor.numel() for tensor in tensors)
 
 
 def new_state(q: Tensor, keep_state: bool) -> Tensor:
@@ -33,16 +33,16 @@ def new_state(q: Tensor, keep_state: bool) -> Tensor:
     return q.new_empty((q.shape[:-1].numel() if keep_state else 0, NUMBERS), dtype=torch.float64)
 
 
-def forward(call: "Call", keep_state: bool) -> tuple[Tensor, Tensor]:
-    """The output, float32, and the state.
+def forward(call: "Call", keep_state: bool) -> tuple[Tensor, Tensor | None]:
+    """The output, float32, and the state if it is wanted.
 
     The output lies in memory as [batch, row, heads, entry], like that of torch's own attention: the next layer joins
     the heads.
     """
     batch, heads, groups, rows, _ = call.q.shape
     o = call.q.new_empty((batch, rows, heads, groups, call.v.shape[-1]), dtype=torch.float32).permute(0, 2, 3, 1, 4)
-    state = new_state(call.q, keep_state)
-    _run(call, o=o, state=state if keep_state else None)
+    state = new_state(call.q, True) if keep_state else None
+    _run(call, o=o, state=state)
     return o, state
 
 

@@ -17,6 +17,7 @@ struct Forward {
     long prepared = -1;                                               // the head whose panels and values are there
     long checked = -1;                                                // the head whose values were checked ...
     bool is_finite = false;                                           // ... and whether they are finite
+    bool was_dense = false;                                           // the block before; a hint, which changes no result
     QuantileHint hint;
     SeenKeys seen;
 
@@ -55,8 +56,15 @@ private:
         b.copy_queries(q, q_room);
         b.compute_scores(q, q_room, keys, s, s_room);
         for (long i = 0; i < b.rows; i++) states[i] = functions.find_threshold(b.scores_of(s, s_room, i), hint, scratch);
-        if (is_dense(b, states, v) && values_are_finite(head_number, v)) map_dense(b, states, v);
-        else map_sparse(b, states, v);
+        bool is_listed = !was_dense;
+        if (is_listed) list(b, states);
+        was_dense = is_dense(b, states, v, is_listed);
+        if (was_dense && values_are_finite(head_number, v)) map_dense(b, states, v);
+        else {
+            if (!is_listed) list(b, states);
+            weigh_lists(b, states);
+            map_sparse(b, v);
+        }
         for (long i = 0; i < b.rows; i++) {
             Query query = b.query(i);
             float* to = call.o + query.offset(call.o_strides);
@@ -65,10 +73,11 @@ private:
         }
     }
 
-    bool is_dense(const Block& b, const RowState* states, Rows v) const {
+    bool is_dense(const Block& b, const RowState* states, Rows v, bool is_listed) const {
         if (!v.data || b.rows < tall) return false;                   // fewer rows do not fill a tile
         long on = 0;
-        for (long i = 0; i < b.rows; i++) on += functions.support_size(b.scores_of(s, s_room, i), states[i]);
+        for (long i = 0; i < b.rows; i++)
+            on += is_listed ? lists.count[i] : functions.support_size(b.scores_of(s, s_room, i), states[i]);
         return on > dense_forward * b.total_keys();
     }
 
@@ -96,8 +105,7 @@ private:
         product<false>(weights, v.data + b.all.first * v.row, v.row, b.all.size(), o, v_room, b.rows, v_room);
     }
 
-    void map_sparse(const Block& b, RowState* states, Rows v) {
-        list(b, states);
+    void map_sparse(const Block& b, Rows v) {
         std::fill(o, o + b.rows * v_room, 0.f);
         for (long t = 0; t < lists.tiles; t++) lists.parts(b.rows, t, [&](long i, long from, long to) {
             auto add = [&](auto prefetch, auto x, long x_row, long width) {
@@ -112,17 +120,23 @@ private:
         });
     }
 
-    void list(const Block& b, RowState* states) {
+    void list(const Block& b, const RowState* states) {
         lists.begin(b.most);
         long used = 0;
         for (long i = 0; i < b.rows; i++) {
             functions.list(b.scores_of(s, s_room, i), states[i], lists, i, used);
-            if (call.dropped) {
-                Dropout dropout(call.seed, b.query(i).number(call), call.dropped);
-                for (long j = used; j < used + lists.count[i]; j += lanes<float>)
-                    store(lists.values + j, load(lists.values + j) * dropout(load(lists.keys + j)));
-            }
             used += padded<float>(lists.count[i]);                    // no two rows share a vector
+        }
+    }
+
+    void weigh_lists(const Block& b, RowState* states) const {
+        for (long i = 0; i < b.rows; i++) {
+            float* values = lists.values + lists.start[i];
+            functions.weigh({values, lists.count[i], 0, b.query(i).parameter(call)}, states[i], values);
+            if (!call.dropped) continue;
+            Dropout dropout(call.seed, b.query(i).number(call), call.dropped);
+            for (long j = 0; j < lists.count[i]; j += lanes<float>)
+                store(values + j, load(values + j) * dropout(load(lists.keys + lists.start[i] + j)));
         }
     }
 };

@@ -51,8 +51,8 @@ struct AttentionFunctions {
     long (*support_size)(const ScoreRow&, const RowState&);
     // Scores to weights, in place.
     void (*weigh)(const ScoreRow&, RowState&, float* x);
-    // Row i of the lists, from `from` on: the keys with weight, and their weights.
-    void (*list)(const ScoreRow&, RowState&, Lists&, long i, long from);
+    // Row i of the lists, from `from` on: the keys with weight, and their scores.
+    void (*list)(const ScoreRow&, const RowState&, Lists&, long i, long from);
     // The weights and coefficients of all scores, or of those with weight, as a list.
     void (*weigh_again)(const ScoreRow&, const RowState&, Coefficients);
     void (*list_again)(const ScoreRow&, const RowState&, Lists&, long i, long from, Coefficients);

@@ -168,22 +168,28 @@ template <class Op> void weigh(const ScoreRow& row, RowState& s, float* x) {
 
 // Row i of the lists, from `from` on: those scores that are on(score), in order; a vector of -inf follows.
 template <class On> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, On on) {
-    long c = from, n = row.n, tile = lists.tile, tiles = lists.tiles, *ends = lists.ends + i * tiles;
+    constexpr long together = 4, n = lanes<float>;                    // most scores are off: vectors to skip at once
     const float* x = row.x;
-    float* values = lists.values;
-    int32_t* keys = lists.keys;
-    I<float> key = iota<float>() + int32_t(row.first_key);
-    for (long t = 0; t < tiles; t++) {
-        for (long j = t * tile; j < std::min((t + 1) * tile, n); j += lanes<float>) {
-            V<float> v = load(x + j);
-            I<float> keep = on(v);
-            compress<int32_t>(keys + c, key, keep);
-            c += compress<float>(values + c, v, keep);
-            key += int32_t(lanes<float>);
+    I<float> first = iota<float>() + int32_t(row.first_key);
+    long c = from;
+    auto add = [&](long j) {
+        V<float> v = load(x + j);
+        I<float> keep = on(v);
+        compress<int32_t>(lists.keys + c, first + int32_t(j), keep);
+        c += compress<float>(lists.values + c, v, keep);
+    };
+    for (long t = 0; t < lists.tiles; t++) {
+        long j = t * lists.tile, end = std::min(j + lists.tile, row.n);
+        for (; j + together * n <= end; j += together * n) {
+            I<float> some{};
+#pragma GCC unroll 4
+            for (long k = 0; k < together; k++) some |= on(load(x + j + k * n));
+            if (!all<float>(~some)) for (long k = 0; k < together; k++) add(j + k * n);
         }
-        ends[t] = c;
+        for (; j < end; j += n) add(j);
+        lists.ends[i * lists.tiles + t] = c;
     }
-    store(values + c, splat(-inf<float>));
+    store(lists.values + c, splat(-inf<float>));
     lists.start[i] = from;
     lists.count[i] = c - from;
 }
@@ -201,11 +207,10 @@ void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s
     std::fill(lists.values + from, lists.values + from + row.n, NAN);
 }
 
-template <class Op> void list(const ScoreRow& row, RowState& s, Lists& lists, long i, long from) {
+template <class Op> void list(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from) {
     if (s.kept == 0) fill_whole(lists, i, from, row, s);
     else with_mass<Op>(row.by, s, [&](auto mass) {
         fill(lists, i, from, row, [mass](V<float> v) { return mass.on(v); });
-        weigh_with(mass, s.sum, Op::power > 0, lists.values + from, lists.count[i]);
     });
 }
 
@@ -236,13 +241,8 @@ template <class Op> void weigh_again(const ScoreRow& row, const RowState& s, Coe
 }
 
 template <class Op> void list_again(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from, Coefficients to) {
-    if (s.kept == 0) {
-        fill_whole(lists, i, from, row, s);
-        fill_nan(lists.count[i], to);
-    } else with_mass<Op>(row.by, s, [&](auto mass) {
-        fill(lists, i, from, row, [mass](V<float> v) { return mass.on(v); });
-        weigh_again_with(mass, s.sum, Op::power > 0, lists.values + from, lists.count[i], to);
-    });
+    list<Op>(row, s, lists, i, from);
+    weigh_again<Op>({lists.values + from, lists.count[i], 0, row.by}, s, to);
 }
 
 template <class Op> double pass_on(const ScoreRow& row, const RowState& s, double total, GradientReceiver& receiver) {
