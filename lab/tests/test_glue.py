@@ -366,9 +366,12 @@ def test_the_mean_difference_over_tasks_adds_independent_errors() -> None:
 
 
 def test_edge_and_t_go_to_the_mappings_that_have_them() -> None:
-    runs = glue.grid(("RTE",), ("softmax", "t_softmax", "r_softmax"), (1e-4,), (0.5,), t=4.0, edge=1.0)
-    assert [(run.r, run.t, run.edge) for run in runs] == [(None, None, None), (None, 4.0, 1.0), (0.5, None, 1.0)]
-    for wrong in ({"t": 4.0}, {"edge": 1.0}):
+    mappings = ("softmax", "t_softmax", "k_softmax", "r_softmax")
+    runs = glue.grid(("RTE",), mappings, (1e-4,), (0.5,), t=4.0, k=8.0, edge=1.0)
+    assert [(run.r, run.t, run.k, run.edge) for run in runs] == [
+        (None, None, None, None), (None, 4.0, None, 1.0), (None, None, 8.0, 1.0), (0.5, None, None, 1.0),
+    ]  # fmt: skip
+    for wrong in ({"t": 4.0}, {"k": 8.0}, {"edge": 1.0}):
         with pytest.raises(ValueError, match="needs"):
             Run("RTE", "softmax", **wrong)
 
@@ -385,12 +388,18 @@ def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tm
     untimed = trial("RTE", "r_softmax", 0.3, 2e-5, 0, 0.5, 0.5)
     of_another_learning_rate = step_trial(0.9, 0, 0.1, 0.1).replace('"mapping"', '"lr": 0.001, "mapping"')
     of_another_mapping = step_trial(0.9, 0, 0.1, 0.1).replace('"r_softmax", "r": 0.9', '"sparsemax"')
-    lines += [untimed, of_another_learning_rate, of_another_mapping]
+    lines += [untimed, of_another_learning_rate, of_another_mapping.replace("0.1", "0.3")]
     (tmp_path / "rates.jsonl").write_text("\n".join([*lines, ""]))
     written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "| final rate r | RTE: accuracy | RTE: time | RTE: zeros |" in text
-    assert "| 0 (softmax) | 60.00 | 1.00 | 0.00 |\n| 0.9 | 55.00 ± 7.07 | 0.85 ± 0.07 | 90.00 ± 0.00 |\n\n" in text
+    assert "| attention | RTE: accuracy | RTE: time | RTE: zeros |" in text
+    for cells in (
+        "| softmax | 60.00 | 1.00 | 0.00 |",
+        "| sparsemax | 30.00 | 0.30 | 90.00 |",
+        "| r-softmax, r = 0.9 | 55.00 ± 7.07 | 0.85 ± 0.07 | 90.00 ± 0.00 |",
+    ):
+        assert cells in text
+    assert "r = 0.3" not in text
     assert "Table 2" not in text
     assert [path.name for path in written.files if path.suffix == ".png"] == ["glue-times.png"]
 

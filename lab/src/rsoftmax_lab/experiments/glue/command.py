@@ -23,6 +23,7 @@ class Options:
     lr: Annotated[list[float] | None, typer.Option(help="A learning rate; repeatable.")] = None
     r: Annotated[list[float] | None, typer.Option(help="A final rate of r-softmax; repeatable.")] = None
     t: Annotated[float | None, typer.Option(help="The distance t of t_softmax, from the first step on.")] = None
+    k: Annotated[float | None, typer.Option(help="The number k of k_softmax, from the first step on.")] = None
     edge: Annotated[
         float | None, typer.Option(help="The edge of mappings that have one. Default: the paper's weights.")
     ] = None
@@ -53,6 +54,7 @@ class Options:
             "learning_rates": self.lr,
             "rates": self.r,
             "t": self.t,
+            "k": self.k,
             "edge": self.edge,
             "epochs": self.epochs,
             "schedule": self.schedule,

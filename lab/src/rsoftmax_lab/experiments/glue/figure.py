@@ -1,12 +1,14 @@
-"""Accuracy on dev against the final rate and against the step time, one panel per task."""
+"""Accuracy on dev against the final rate, and against the time of a step, one panel per task."""
 
 from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from rsoftmax_lab.experiments.glue.results import Point
+from rsoftmax_lab.experiments.glue.results import SOFTMAX, Method, Point
 from rsoftmax_lab.report.figure import legend, panels, save
 from rsoftmax_lab.report.mean import Mean
+
+COLORS = {"softmax": "#555555", "r_softmax": "#1d4e89", "t_softmax": "#c1121f", "k_softmax": "#f08a24"}
 
 
 def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers: dict[str, float], path: Path) -> None:
@@ -42,37 +44,38 @@ def draw(curves: dict[str, dict[float, Mean]], errors: dict[str, float], papers:
     save(figure, path)
 
 
-def draw_times(points: dict[str, dict[float, Point]], errors: dict[str, float], path: Path) -> None:
-    """Draw the panels: points are means over seeds labelled by r, bars one standard deviation.
+def draw_times(points: dict[str, dict[Method, Point]], errors: dict[str, float], path: Path) -> None:
+    """Draw the panels: points are means over seeds labelled by the parameter, bars one standard deviation.
 
     Args:
-        points: by task, the results for each r; 0 is softmax.
+        points: by task, the results of each method.
         errors: by task, the standard error of an accuracy, as in :func:`draw`.
         path: the file to write.
     """
     figure, (axes,) = panels(1, len(points), width=4.2, height=3.6)
-    for axis, (task, by_rate) in zip(axes, points.items(), strict=True):
-        for r, (accuracy, time, _) in by_rate.items():
+    for axis, (task, by_method) in zip(axes, points.items(), strict=True):
+        for method, (accuracy, time, _) in by_method.items():
+            name, *given = str(method).split(", ", 1)
             axis.errorbar(
                 time.value,
                 accuracy.value,
                 accuracy.spread or 0.0,
                 time.spread or 0.0,
-                color="#1d4e89" if r else "#555555",
+                color=COLORS.get(method.mapping, "#2d8659"),
                 marker="D",
                 capsize=3,
                 linestyle="",
-                label="r-softmax" if r else "softmax",
+                label=name,
             )
-            axis.annotate(f"r = {r:g}", (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
-        if 0.0 in by_rate:
-            _error_band(axis, by_rate[0.0].accuracy.value, errors[task])
+            axis.annotate(*given or [""], (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
+        if SOFTMAX in by_method:
+            _error_band(axis, by_method[SOFTMAX].accuracy.value, errors[task])
         axis.axvline(1.0, color="#c1121f", linestyle=":", label="torch's attention")
         axis.margins(0.2)
         axis.set_title(task, fontsize=11)
         axis.set_xlabel("time of a training step relative to torch's attention", fontsize=9)
     axes[0].set_ylabel("accuracy on dev, %", fontsize=9)
-    legend(figure, axes[:1], columns=2 * len(points))
+    legend(figure, axes, columns=2 * len(points))
     save(figure, path)
 
 

@@ -22,6 +22,7 @@ RECIPE: dict[str, Any] = {
 }
 """The grid of rates: softmax is r = 0. One recipe for all rates, without selection or held-out rows."""
 
+OWN = ("t", "k")  # parameters that are constant during training
 SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
 
 
@@ -31,7 +32,7 @@ class Run(BaseRun):
 
     Attributes:
         r: the rate at the end of training, for mappings that take one.
-        t: the distance below the maximum, the same from the first step on, for t_softmax; None: its example.
+        t, k: the parameter of t_softmax or k_softmax, the same from the first step on; None: its example.
         edge: the width of the edge, for mappings that have one; None: the paper's weights.
         max_train_samples: the number of training rows, drawn at random; None for all.
         max_eval_samples: the number of dev rows to score, the same for every seed; None for all.
@@ -42,7 +43,7 @@ class Run(BaseRun):
     """
 
     PLACE = ("task",)
-    VARIED = ("mapping", "r", "t", "edge", "lr", "seed")
+    VARIED = ("mapping", "r", "t", "k", "edge", "lr", "seed")
     ANSWERS: ClassVar = {
         "seconds": shapes.number,
         "rows": shapes.fields({"train": shapes.number, "validation": shapes.number, "dev": shapes.positive}),
@@ -72,6 +73,7 @@ class Run(BaseRun):
     model: str = "google-bert/bert-base-uncased"
     data: str = HUB
     t: float | None = None
+    k: float | None = None
     edge: float | None = None
 
     def __post_init__(self) -> None:
@@ -85,8 +87,12 @@ class Run(BaseRun):
         if takes_r(self.mapping) == (self.r is None) or (self.r is not None and not 0 <= self.r <= 1):
             wanted = "must be in [0, 1]" if takes_r(self.mapping) else "must not be given"
             raise ValueError(f"r {wanted} with {self.mapping}, got {self.r}")
-        if self.t is not None and not (_letter(self.mapping) == "t" and self.t > 0):
-            raise ValueError(f"t must be above 0 and needs t_softmax, got t={self.t} with {self.mapping}")
+        for letter in OWN:
+            value = getattr(self, letter)
+            if value is not None and not (_letter(self.mapping) == letter and value > 0):
+                raise ValueError(
+                    f"{letter} must be above 0 and needs {letter}_softmax, got {value} with {self.mapping}"
+                )
         if self.edge is not None and not (has_edge(self.mapping) and self.edge >= 0):
             raise ValueError(
                 f"edge must be at least 0 and needs a mapping with one, got {self.edge} with {self.mapping}"
@@ -106,16 +112,17 @@ def grid(
     seeds: int = 1,
     epochs: float | None = None,
     t: float | None = None,
+    k: float | None = None,
     edge: float | None = None,
     **rest: Any,
 ) -> list[Run]:
-    """The grid of Table 2, or a part of it; ``t`` and ``edge`` go to the mappings that have them."""
+    """The grid of Table 2, or a part of it; ``t``, ``k`` and ``edge`` go to the mappings that have them."""
 
     def run(task: str, mapping: str, r: float | None, lr: float, seed: int) -> Run:
-        own = {"t": t if _letter(mapping) == "t" else None, "edge": edge if has_edge(mapping) else None}
-        return Run(
-            task, mapping, r, lr, (5 if task == "MRPC" else 3) if epochs is None else epochs, seed, **rest, **own
-        )
+        own = {letter: value for letter, value in (("t", t), ("k", k)) if _letter(mapping) == letter}
+        own["edge"] = edge if has_edge(mapping) else None
+        many = (5 if task == "MRPC" else 3) if epochs is None else epochs
+        return Run(task, mapping, r, lr, many, seed, **rest, **own)
 
     return [
         run(task, mapping, r, lr, seed)

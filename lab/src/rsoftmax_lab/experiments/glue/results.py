@@ -1,4 +1,4 @@
-"""Scores, the trials selected on dev or validation, differences paired by seed, and the results for each rate."""
+"""Scores, the trials selected on dev or validation, differences paired by seed, and time."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from rsoftmax_lab.experiments.glue.data import TASKS
-from rsoftmax_lab.experiments.glue.grid import RECIPE, Run
+from rsoftmax_lab.experiments.glue.grid import COMPARED, Run
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trial, Trials
@@ -55,22 +55,50 @@ def curve(trials: Sequence[Trial[Run]]) -> dict[float, Mean]:
     return {r: mean for r, mean in means.items() if mean is not None}
 
 
+class Method(NamedTuple):
+    """A mapping with its parameter and edge."""
+
+    mapping: str
+    r: float | None = None
+    t: float | None = None
+    k: float | None = None
+    edge: float | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> "Method":
+        """The method of a run."""
+        return cls(*(getattr(run, name) for name in cls._fields))
+
+    def __str__(self) -> str:
+        given = [f"{name} = {value:g}" for name, value in self._asdict().items() if isinstance(value, float | int)]
+        return ", ".join([self.mapping.replace("_", "-"), *given])
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The place in tables: the paper's mappings first."""
+        place = COMPARED.index(self.mapping) if self.mapping in COMPARED else len(COMPARED)
+        return place, self.mapping, *(value or 0.0 for value in self[1:])
+
+
+SOFTMAX = Method("softmax")
+
+
 class Point(NamedTuple):
-    """The results for a rate over seeds: accuracy and zeros in per cent, time relative to torch's attention."""
+    """The results of a method over seeds: accuracy and zeros in per cent, time relative to torch's attention."""
 
     accuracy: Mean
     time: Mean
     zeros: Mean
 
 
-def points(trials: Sequence[Trial[Run]]) -> dict[float, Point]:
-    """The results for each r (0 is softmax) at the most frequent learning rate, from rows with a step time."""
+def points(trials: Sequence[Trial[Run]]) -> dict[Method, Point]:
+    """The results of each method at the most frequent learning rate, from rows with a step time."""
     lr = statistics.mode(trial.run.lr for trial in trials)
-    groups: dict[float, list[Row]] = {}
-    for run, row in sorted(trials, key=lambda trial: trial.run.r or 0.0):
-        if run.lr == lr and run.mapping in RECIPE["mappings"] and "step" in row:
-            groups.setdefault(run.r or 0.0, []).append(row)
-    return {r: _point(rows) for r, rows in groups.items()}
+    groups: dict[Method, list[Row]] = {}
+    for run, row in trials:
+        if run.lr == lr and "step" in row:
+            groups.setdefault(Method.of(run), []).append(row)
+    return {method: _point(groups[method]) for method in sorted(groups, key=lambda method: method.order)}
 
 
 def _point(rows: Sequence[Row]) -> Point:
@@ -86,10 +114,6 @@ def lead(trials: Sequence[Trial[Run]], by: str) -> Mean | None:
     mine, other = ({t.run.seed: score(t, "dev") or 0 for t in chosen(trials, n, by)} for n in ("r_softmax", "softmax"))
     seeds = sorted(mine.keys() & other.keys())
     return Mean.of([mine[seed] - other[seed] for seed in seeds]) if seeds else None
-
-
-Method = tuple[str, float | None, float | None, float | None]
-"""Mapping, r, t and edge."""
 
 
 class Difference(NamedTuple):
@@ -145,8 +169,8 @@ def paired(trials: Sequence[Trial[Run]]) -> dict[Method, Paired]:
     methods: dict[Method, dict[int, Row]] = {}
     for run, row in trials:
         if run.lr == lr:
-            methods.setdefault((run.mapping, run.r, run.t, run.edge), {})[run.seed] = row
-    softmax = methods.get(("softmax", None, None, None), {})
+            methods.setdefault(Method.of(run), {})[run.seed] = row
+    softmax = methods.get(SOFTMAX, {})
     return {method: _paired(rows, softmax) for method, rows in methods.items()}
 
 

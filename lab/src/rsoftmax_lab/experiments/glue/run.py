@@ -173,6 +173,6 @@ def _line(run: Run, state: Any, logs: dict[str, Any]) -> str | None:
     """The progress of a run, ten times."""
     if "loss" not in logs:
         return None
-    own = "".join(f" {name}={value}" for name in ("r", "t", "edge") if (value := getattr(run, name)) is not None)
+    own = "".join(f" {name}={value}" for name in ("r", "t", "k", "edge") if (value := getattr(run, name)) is not None)
     done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
     return f"{run.task} {run.mapping}{own} lr={run.lr} seed={run.seed}: {done}"

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rsoftmax_lab.experiments.glue import figure, results
 from rsoftmax_lab.experiments.glue.data import TASKS
 from rsoftmax_lab.experiments.glue.grid import COMPARED, Run
-from rsoftmax_lab.experiments.glue.results import Point, chosen
+from rsoftmax_lab.experiments.glue.results import Method, Point, chosen
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import Mean, signed
 from rsoftmax_lab.report.table import Table, best_in_bold
@@ -70,7 +70,7 @@ def _table2(tasks: Tasks, out: Path) -> Part:
 
 
 def _rates(tasks: Tasks, out: Path) -> Part:
-    """Accuracy and time at growing rates."""
+    """Accuracy against time."""
     points = {task: results.points(some) for task, some in tasks.items()}
     path = out / "glue-times.png"
     figure.draw_times(points, {task: results.standard_error(some) for task, some in tasks.items()}, path)
@@ -84,17 +84,20 @@ PARTS = {"glue": _table2, "rates": _rates}
 
 
 def _papers(tasks: Tasks) -> Tasks:
-    """The trials with the paper's mappings, without an edge or a fixed t; tasks without any are omitted."""
-    found = {task: [one for one in some if one.run.edge is None and one.run.t is None] for task, some in tasks.items()}
+    """The trials with the paper's mappings and no edge; tasks without any are omitted."""
+    found = {
+        task: [one for one in some if one.run.edge is None and one.run.mapping in COMPARED]
+        for task, some in tasks.items()
+    }
     return {task: some for task, some in found.items() if some}
 
 
 def _paired(tasks: Tasks) -> Table:
     """Every method of each task, and its mean difference over all tasks that have one."""
     found = {task: results.paired(some) for task, some in tasks.items()}
-    methods = sorted({method for by_method in found.values() for method in by_method}, key=_order)
+    methods = sorted({method for by_method in found.values() for method in by_method}, key=lambda method: method.order)
     rows = [
-        [task, _named(method), *_cells(by_method[method])]
+        [task, str(method), *_cells(by_method[method])]
         for task, by_method in found.items()
         for method in methods
         if method in by_method
@@ -103,7 +106,7 @@ def _paired(tasks: Tasks) -> Table:
         known = [one.difference for by in found.values() if (one := by.get(method)) and one.difference]
         if len(known) > 1:
             mean = results.Difference.over_tasks(known)
-            rows.append([f"mean of {len(known)} tasks", _named(method), "", "", str(mean), "", ""])
+            rows.append([f"mean of {len(known)} tasks", str(method), "", "", str(mean), "", ""])
     columns = ["seeds", "accuracy", "difference to softmax", "zeros, %", "time of a step"]
     return Table(["task", "attention", *columns], rows)
 
@@ -117,20 +120,6 @@ def _cells(one: results.Paired) -> list[str]:
         f"{one.zeros.value:.1f}",
         f"{one.time.value:.2f}" if one.time else "",
     ]
-
-
-def _order(method: results.Method) -> tuple[Any, ...]:
-    mapping, *numbers = method
-    place = COMPARED.index(mapping) if mapping in COMPARED else len(COMPARED)
-    return place, mapping, *(number or 0.0 for number in numbers)
-
-
-def _named(method: results.Method) -> str:
-    mapping, *numbers = method
-    given = [
-        f"{name} = {number:g}" for name, number in zip(["r", "t", "edge"], numbers, strict=True) if number is not None
-    ]
-    return _title(mapping, *given)
 
 
 def _beside_the_paper(tasks: Tasks) -> Table:
@@ -173,14 +162,13 @@ def _zeros(trials: Sequence[Trial[Run]]) -> Mean:
     return Mean.of([100 * trial.row["sparsity"] for trial in trials])
 
 
-def _points(points: dict[str, dict[float, Point]]) -> Table:
-    """A table with rates as rows, and accuracy, time and zeros of each task as columns."""
-    rates = sorted({r for by_rate in points.values() for r in by_rate})
+def _points(points: dict[str, dict[Method, Point]]) -> Table:
+    """Accuracy, time and zeros of each method and task."""
+    methods = sorted({one for by_method in points.values() for one in by_method}, key=lambda method: method.order)
     columns = [f"{task}: {name}" for task in points for name in Point._fields]
     empty = [""] * len(Point._fields)
-    rows = [[cell for by_rate in points.values() for cell in map(str, by_rate.get(r, empty))] for r in rates]
-    names = [f"{r:g}" if r else "0 (softmax)" for r in rates]
-    return Table(["final rate r", *columns], [[name, *row] for name, row in zip(names, rows, strict=True)])
+    rows = [[str(one), *(cell for by in points.values() for cell in map(str, by.get(one, empty)))] for one in methods]
+    return Table(["attention", *columns], rows)
 
 
 def _models(tasks: Tasks) -> list[str]:
