@@ -30,7 +30,7 @@ from rsoftmax.huggingface.attention.api import (
     set_parameter,
 )
 from rsoftmax.huggingface.attention.attend import register
-from rsoftmax.huggingface.attention.calibrate import Calibration, calibrate, sweep
+from rsoftmax.huggingface.attention.calibrate import Calibration, Trial, calibrate, sweep
 from rsoftmax.huggingface.attention.measure import attention_weights, sparsity
 from rsoftmax.huggingface.attention.saving import install
 from rsoftmax.huggingface.labels.model import LabelModel, LabelModelConfig, LabelOutput
@@ -46,6 +46,7 @@ __all__ = [
     "RSoftmaxWarper",
     "SparsitySchedule",
     "TSoftmaxWarper",
+    "Trial",
     "attention_weights",
     "calibrate",
     "layers",

@@ -131,7 +131,8 @@ def draw_calibrated_heads(calibration: "Calibration", path: Path) -> None:
     lengths.axhline(mean, color=MASS, linewidth=1, label="mean over all")
     lengths.axhline(calibration.error, color=ZERO, linestyle="--", label="requested limit of the mean")
     lengths.set_xticks(range(len(rows)), [f"{first + 1}-{last}" for first, last, *_ in rows], fontsize=8)
-    lengths.set(xlabel="keys", title=f"{calibration.metric}: {mean:.2g} \u00b1 {deviation:.1g}")
+    title = f"{mean:.2g} \u00b1 {deviation:.1g} on {calibration.texts} held-out texts"
+    lengths.set(xlabel="keys", ylabel=calibration.metric, title=title)
     lengths.set_ylim(0, 1.15 * max(calibration.error, *errors))
     lengths.legend(loc="lower right")
     figure.savefig(path, dpi=150)

@@ -7,7 +7,7 @@ stays within an error. Half of the batches select candidates:
 1. a dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the moved
    mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
 2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
-3. candidates are the ``t`` of 10, 40, 65 and 85 % of the error.
+3. candidates are the ``t`` of 10, 25, 50, 70 and 85 % of the error.
 
 The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, which
 was fixed before, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound,
@@ -46,13 +46,13 @@ Batch = Mapping[str, Any]
 Family = Callable[[float], tuple[list[Tensor], float]]
 """From an error to thresholds ``[heads]`` per layer with this predicted error, and the prediction."""
 
-SHARES = (0.1, 0.4, 0.65, 0.85)  # of the error: the candidates, in the order in which they are tested
+SHARES = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the error: the candidates, in the order in which they are tested
 CONFIDENCE = 0.95  # of the certificate
 MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 BINS, TOP = 640, 32.0  # of the histograms: 0.05 nats each
 ROWS = 128  # queries per text whose weights are observed
-SCALE = 3.0  # the first guess of error / (moved mass)^2
 CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
+SCALE = 3.0  # the first guess of error / (moved mass)^2
 GRADIENT_BATCHES = 2  # that the gradient's covariance is computed on
 GRID = [0.1, 0.2, 0.5, 1.0, *(1.5 + 0.5 * step for step in range(22)), 16.0, 24.0]  # thresholds that heads choose from
 LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
@@ -169,7 +169,7 @@ def calibrate(
         certificate = {"error": error, "measured": mean, "standard_error": deviation, "bound": result.bound()}
         certify(pretrained_model(model), {**certificate, "max_length": longest})
     return Calibration(
-        t=parameters(model) if per_head else float(chosen[0][0]),
+        t=parameters(model) if per_head else _simplest(chosen),
         edge=edge,
         error=error,
         measured=(mean, deviation),
@@ -243,7 +243,7 @@ def _try(model: nn.Module, batches: list[Batch], edge: float, candidates: list[l
 def _simplest(t: list[Tensor]) -> Any:
     """The thresholds as one number if they are equal."""
     values = torch.cat(t)
-    return float(values[0]) if (values == values[0]).all() else t
+    return float(f"{values[0]:.6g}") if (values == values[0]).all() else t
 
 
 def _candidates(measure: Callable[[Any], list["Comparison"]], family: Family, error: float) -> list[list[Tensor]]:

@@ -18,7 +18,7 @@ def pretrained(
         typer.Option(help="A folder that `rsoftmax calibrate` wrote for this model; repeatable.", exists=True),
     ] = None,
     length: Annotated[list[int] | None, typer.Option(min=2, help="Tokens per text; repeatable. Default: 1024.")] = None,
-    samples: Annotated[int, typer.Option(min=2, help="The number of texts.")] = 4,
+    samples: Annotated[int, typer.Option(min=1, help="The number of texts.")] = 4,
     setting: Annotated[
         list[str] | None, typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven of them.")
     ] = None,

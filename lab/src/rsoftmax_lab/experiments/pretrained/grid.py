@@ -27,8 +27,8 @@ SETTINGS = (
 
 CALIBRATED = "calibrated"
 MEASURED = shapes.fields(
-    {"error": shapes.number, "standard_error": shapes.number, "zeros": shapes.share, "time": shapes.positive},
-    {"perplexity": shapes.maybe(shapes.number)},
+    {"error": shapes.number, "zeros": shapes.share, "time": shapes.positive},
+    {"standard_error": shapes.maybe(shapes.number), "perplexity": shapes.maybe(shapes.number)},
 )
 
 

@@ -53,7 +53,7 @@ def _row(measured: Comparison) -> dict[str, float | None]:
     dense, sparse = measured.loss
     return {
         "error": float(f"{mean:.4g}"),
-        "standard_error": float(f"{deviation:.3g}"),
+        "standard_error": None if math.isnan(deviation) else float(f"{deviation:.3g}"),
         "time": round(measured.time, 4),
         "perplexity": None if math.isnan(dense) else round(100 * math.expm1(sparse - dense), 3),
         "dense_perplexity": None if math.isnan(dense) else round(math.exp(dense), 3),
