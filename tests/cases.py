@@ -1,5 +1,7 @@
-"""Shared by the tests: parameters for every mapping, adversarial rows, and a name for the case of a loop that fails."""
+"""Shared by the tests: parameters for every mapping, adversarial rows, names for the cases of a loop, programs."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +50,32 @@ def case(*names: object) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"case: {', '.join(map(str, names))}")
         raise
+
+
+FORKS = """
+import os, sys, traceback
+{imports}
+for case, program in {programs!r}.items():
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            exec(program, {{"__name__": "__main__"}})
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    if os.waitpid(process, 0)[1]:
+        sys.exit(f"case: {{case}}")
+"""
+
+
+def run_programs(imports: str, programs: dict[str, str]) -> None:
+    """Run programs, each in a fork of one process that has imported the slow modules, but not this package."""
+    words = [sys.executable, "-c", FORKS.format(imports=imports, programs=programs)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> list[Tensor]:

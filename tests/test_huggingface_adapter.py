@@ -7,16 +7,16 @@ at what transformers does to them, and know nothing of this package.
 import ast
 import inspect
 import json
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
+from cases import run_programs
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import initialization
@@ -386,7 +386,7 @@ def test_each_extended_method_is_there_and_takes_what_ours_passes_on(kind: Any, 
 WRAPPED_BY_ANOTHER_LIBRARY = """
     import functools, json, pathlib, safetensors.torch, sys, torch, transformers as hf
 
-    order, style, folder = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+    order, style, folder = ORDER, STYLE, pathlib.Path(FOLDER)
     METHODS = {
         "to_dict": hf.PreTrainedConfig,
         "_check_and_adjust_attn_implementation": hf.PreTrainedModel,
@@ -452,13 +452,13 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("style", ["functools", "plain"])
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_wrappers_of_another_library_change_nothing(order: str, style: str, tmp_path: Path) -> None:
+def test_wrappers_of_another_library_change_nothing(tmp_path: Path) -> None:
     program = textwrap.dedent(WRAPPED_BY_ANOTHER_LIBRARY)
-    words = [sys.executable, "-c", program, order, style, str(tmp_path)]
-    found = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
+    programs = {}
+    for order, style in product(("before", "after"), ("functools", "plain")):
+        given = f"ORDER, STYLE, FOLDER = {order!r}, {style!r}, {str(tmp_path / order / style)!r}\n"
+        programs[f"{order}, {style}"] = given + program
+    run_programs("import torch, transformers; transformers.BertModel", programs)
 
 
 # ------------------------------------------------------------------------------------------- messages and training

@@ -72,7 +72,7 @@ def test_threads_that_look_into_one_model_at_once_see_their_own_calls_only() -> 
     set_attention(model, "r_softmax", r=0.3)
     batches = [{"input_ids": torch.randint(5, WORDS, (1, length))} for length in (LONG, SHORT)]
     alone = [(attention_weights(model, batch), sparsity(model, batch)) for batch in batches]
-    both_are_here = threading.Barrier(2, timeout=60)
+    both_are_here = threading.Barrier(2, timeout=600)
 
     def wait(*_: Any) -> None:
         both_are_here.wait()

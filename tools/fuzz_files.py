@@ -391,15 +391,15 @@ def check(name: str) -> None:
 @contextmanager
 def patience() -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise Hang(f"no answer for {PATIENCE} seconds")
+        raise Hang(f"no answer in {PATIENCE} seconds of processor time")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(PATIENCE)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ static const int fault_number = std::getenv("{SWITCH}") ? std::atoi(std::getenv(
 
 class Outcome(NamedTuple):
     passed: bool
-    failed: str  # the test that failed, or why there is no verdict
+    failed: str  # the test that failed, or how pytest ended
 
 
 def place_of(fault: Fault, home: Path, suffixes: tuple[str, ...]) -> Path:
@@ -73,9 +73,9 @@ def run_tests(scratch: Path, area: Area, all_tests: bool, fault_number: int = 0)
     status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     printed = log.read_text()
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", printed, re.MULTILINE)
-    if status not in (0, 1, 2):
-        return Outcome(False, f"pytest ended with {status}: {printed[-300:]}")
-    return Outcome(status == 0, failed[1] if failed else "")
+    if status > 2:  # below 0 is a signal: a crash of the kernels is a verdict
+        raise SystemExit(f"pytest ended with {status}: {printed[-300:]}")
+    return Outcome(status == 0, failed[1] if failed else f"pytest ended with {status}" if status else "")
 
 
 def _run_pytest(scratch: Path, log: Path, arguments: list[str], fault_number: int) -> int:

@@ -39,13 +39,13 @@ def forward(call: Call, size: int) -> Tensor:
 
 def backward(call: Call, g: Tensor, needed: tuple[bool, ...], size: int) -> tuple[Tensor | None, ...]:
     """The gradients that are needed; o = p v, p = mapping(s)."""
-    given, (call, _) = call, separate_non_finite(call.wide())
+    given, (call, bad) = call, separate_non_finite(call.wide())
     zeros = (_zeros(tensor, need) for tensor, need in zip(given.wide().tensors, needed, strict=True))
     d = Call(*zeros, *call.settings)  # the gradients, in the layout of the call
     for block in _blocks(call, size):
         part = g[block.batch, block.heads, :, block.rows]
         factors = _factors(call, block) if call.dropped else None
-        _add_gradients(block.of(call), block.of(d), block.rows.start, part, factors)
+        _add_gradients(block.of(call), block.of(d), block.rows.start, part, factors, bad is not None)
     return tuple(a if a is None or b is None else a.to(b.dtype) for a, b in zip(d.tensors, given.tensors, strict=True))
 
 
@@ -109,8 +109,8 @@ def _factors(call: Call, block: _Block) -> Tensor:
     return dropout_factors(call.seed, call.dropped, full, call.q, (batch, heads, ALL, rows, keys))
 
 
-def _add_gradients(call: Call, d: Call, first: int, g: Tensor, factors: Tensor | None) -> None:
-    """Add the contribution of a block to the gradients ``d`` in place."""
+def _add_gradients(call: Call, d: Call, first: int, g: Tensor, factors: Tensor | None, overflows: bool) -> None:
+    """Add the contribution of a block to the gradients ``d`` in place; products with removed values may overflow."""
     with torch.enable_grad():
         s = scores(call).detach().requires_grad_()
         if call.parameter is not None:
@@ -121,6 +121,8 @@ def _add_gradients(call: Call, d: Call, first: int, g: Tensor, factors: Tensor |
         kept = p.detach() if factors is None else p.detach() * factors
         matrices(d.v).baddbmm_(matrices(kept).mT, rows)
     dp = torch.bmm(rows, matrices(call.v).mT).reshape(p.shape)
+    if overflows:
+        dp = dp.where(p != 0, 0)
     if factors is not None:
         dp *= factors
     wanted = [s] if call.parameter is None or d.parameter is None else [s, call.parameter]

@@ -46,30 +46,37 @@ def output(call: Call) -> Tensor:
 
 
 def combine(p: Tensor, v: Tensor, bad: Tensor | None) -> Tensor:
-    """p v; NaN where a weight meets a value that was not finite."""
-    o = torch.bmm(matrices(p), matrices(v)).reshape(*p.shape[:-1], v.shape[-1])
+    """p v; NaN where a weight meets a value that was not finite. Weights of zero pass no gradient on to large values."""
     if bad is None:
-        return o
-    met = torch.bmm(matrices((p != 0).to(v.dtype)), matrices(bad)).reshape(o.shape)
-    return o.masked_fill(met > 0, math.nan)
+        return _product(p, v)
+    met = _product((p != 0).to(v.dtype), bad)
+    return _product(torch.where(p != 0, p, 0), v).masked_fill(met > 0, math.nan)
+
+
+def _product(p: Tensor, v: Tensor) -> Tensor:
+    return torch.bmm(matrices(p), matrices(v)).reshape(*p.shape[:-1], v.shape[-1])
 
 
 def separate_non_finite(call: Call) -> tuple[Call, Tensor | None]:
-    """Replace non-finite keys and values by zeros: 0 times NaN is NaN, so a removed key could reach a product.
+    """Keep removed keys out of products, whatever they hold: 0 times NaN or infinity is NaN, and products overflow.
 
     Returns:
-        The call, with a bias of NaN for the keys that were not finite: a query that keeps one gets NaN. And which
-        values were not finite, as 0 and 1; None if all are known to be finite or nothing is removed.
+        The call with zeros for what is not finite, a bias of NaN for the keys that were not, so that a query that keeps
+        one gets NaN, and a mask in place of biases of ``-inf``. And which values were not finite, as 0 and 1; None if
+        no product can overflow or nothing is removed.
     """
     if not call.removes:
         return call, None
-    keys, values = call.k.isfinite(), call.v.isfinite()
-    if everywhere(keys) and everywhere(values):
+    most = math.sqrt(torch.finfo(call.k.dtype).max)
+    if everywhere(call.k.abs() <= most) and everywhere(call.v.abs() <= most):
         return call, None
-    lost = torch.where(keys.all(-1), 0.0, math.nan).to(call.k.dtype)[..., None, :]
-    bias = lost if call.bias is None else torch.where(call.bias == -math.inf, call.bias, call.bias + lost)
+    keys, values = call.k.isfinite(), call.v.isfinite()
+    bias = torch.where(keys.all(-1), 0.0, math.nan).to(call.k.dtype)[..., None, :]
+    mask = call.mask
+    if call.bias is not None:
+        bias, mask = call.bias + bias, call.bias != -math.inf  # a call has a mask or a bias
     k, v = torch.where(keys, call.k, 0), torch.where(values, call.v, 0)
-    return call._replace(k=k, v=v, bias=bias), (~values).to(call.v.dtype)
+    return call._replace(k=k, v=v, bias=bias, mask=mask), (~values).to(call.v.dtype)
 
 
 def matrices(x: Tensor) -> Tensor:

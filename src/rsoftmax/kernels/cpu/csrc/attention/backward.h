@@ -118,7 +118,7 @@ struct Backward {
 
 private:
     Rows k{}, v{};
-    bool has_value_panels = false, is_checked = false, is_finite = false;
+    bool has_value_panels = false, is_checked = false, is_moderate = false;
 
     // Rows times a factor to a contiguous tensor, from row number `first` on.
     void write(const float* from, long room, char* to, long first, long rows, long width, float factor) const {
@@ -142,7 +142,7 @@ private:
             states[i] = call.states[query.number(call)];
             on += functions.support_size(b.scores_of(s, s_room, i), states[i]);
         }
-        bool is_dense = on > dense_backward * b.total_keys() && all_are_finite();
+        bool is_dense = on > dense_backward * b.total_keys() && all_are_moderate();
         compute_weights(b, states, is_dense);
         is_dense ? dense_values(b) : sparse_values(b);
         for (long i = 0; i < b.rows; i++) compute_score_gradients(b, i, states[i], is_dense);
@@ -151,12 +151,12 @@ private:
             write(dq + i * q_room, 0, call.dq, b.query(i).number(call), 1, call.width, float(call.scale));
     }
 
-    // Dense products would multiply zeros with infinite keys and values.
-    bool all_are_finite() {
+    // Dense products would multiply zeros with infinite keys and values, or overflow.
+    bool all_are_moderate() {
         if (!is_checked)
-            is_finite = all_finite(k.data, k.row, call.length, call.width) && all_finite(v.data, v.row, call.length, call.value_width);
+            is_moderate = all_moderate(k.data, k.row, call.length, call.width) && all_moderate(v.data, v.row, call.length, call.value_width);
         is_checked = true;
-        return is_finite;
+        return is_moderate;
     }
 
     // The weights of all rows and their coefficients, as lists or at the columns of their keys.

@@ -16,7 +16,7 @@ struct Forward {
     Lists lists;
     long prepared = -1;                                               // the head whose panels and values are there
     long checked = -1;                                                // the head whose values were checked ...
-    bool is_finite = false;                                           // ... and whether they are finite
+    bool is_moderate = false;                                         // ... and whether they are moderate
     bool was_dense = false;                                           // the block before; a hint, which changes no result
     QuantileHint hint;
     SeenKeys seen;
@@ -59,7 +59,7 @@ private:
         bool is_listed = !was_dense;
         if (is_listed) list(b, states);
         was_dense = is_dense(b, states, v, is_listed);
-        if (was_dense && values_are_finite(head_number, v)) map_dense(b, states, v);
+        if (was_dense && values_are_moderate(head_number, v)) map_dense(b, states, v);
         else {
             if (!is_listed) list(b, states);
             weigh_lists(b, states);
@@ -81,11 +81,11 @@ private:
         return on > dense_forward * b.total_keys();
     }
 
-    // A dense product would multiply weights of zero with infinite values.
-    bool values_are_finite(long head_number, Rows v) {
-        if (checked != head_number) is_finite = all_finite(v.data, v.row, call.length, call.value_width);
+    // A dense product would multiply weights of zero with infinite values, or overflow.
+    bool values_are_moderate(long head_number, Rows v) {
+        if (checked != head_number) is_moderate = all_moderate(v.data, v.row, call.length, call.value_width);
         checked = head_number;
-        return is_finite;
+        return is_moderate;
     }
 
     void map_dense(const Block& b, RowState* states, Rows v) {

@@ -175,12 +175,12 @@ NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row
     }
 }
 
-// Whether no number is infinite or NaN; room is a multiple of lanes.
-inline bool all_finite(const float* x, long x_row, long rows, long width) {
+// Whether no number is NaN, infinite, or so large that a product with it may overflow; room is a multiple of lanes.
+inline bool all_moderate(const float* x, long x_row, long rows, long width) {
     V<float> zero{};
     for (long i = 0; i < rows; i++)
         for (long d = 0; d < width; d += lanes<float>) {
-            V<float> v = load(x + i * x_row + d, width - d);
+            V<float> v = load(x + i * x_row + d, width - d) * 1e19f;
             zero += v - v;
         }
     return all<float>(zero == 0);
