@@ -192,20 +192,20 @@ def test_rows_without_a_label_are_learned_from_labels_even_if_scores_say_nothing
     assert (Decoder(5, "samples").fit(u, y)(u).k >= 1).all()
 
 
-def test_labels_above_the_cut_of_the_fitted_rows_are_predicted() -> None:
+def test_labels_above_the_threshold_of_the_fitted_rows_are_predicted() -> None:
     u, y = draw_labels(40, 4)
     weight = torch.rand(40, 1) + 0.1
     for average, columns in (("micro", 1), ("macro", 4)):
         decoder = Decoder(4, average, beta=2.0).fit(u, y, weight=weight, calibrate=False)
-        cut = expected_f1_cut(u, average, beta=2.0, weight=weight)[0].float()
-        torch.testing.assert_close(decoder.cut, cut, msg=average)
-        found = decoder.decide(cut.expand(4) + torch.tensor([[0.0, 1.0, -1.0, 0.5]]))
-        assert found.labels.tolist() == [[False, True, False, True]], average  # none at the cut itself
+        threshold = expected_f1_threshold(u, average, beta=2.0, weight=weight)[0].float()
+        torch.testing.assert_close(decoder.threshold, threshold, msg=average)
+        found = decoder.decide(threshold.expand(4) + torch.tensor([[0.0, 1.0, -1.0, 0.5]]))
+        assert found.labels.tolist() == [[False, True, False, True]], average  # none at the threshold itself
         torch.testing.assert_close(found.margin, torch.tensor([[0.0, 1.0, -1.0, 0.5]]), msg=average)
         decoder.fit(3 * u, y).reset()
         fresh = Decoder(4, average).state_dict()
         assert all(torch.equal(value, fresh[name]) for name, value in decoder.state_dict().items()), average
-        assert decoder.cut.shape == (columns,)
+        assert decoder.threshold.shape == (columns,)
 
 
 def test_rows_whose_labels_are_unknown_say_nothing_about_rows_without_a_label() -> None:

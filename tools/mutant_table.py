@@ -388,8 +388,8 @@ AREAS = {
             ),
             Fault(
                 "a causal row sees one key less",
-                "std::min<long>(row + 1, c.length)",
-                "std::min<long>(FAULT ? std::max<long>(row, 1) : row + 1, c.length)",
+                "std::min<long>(query.row + 1, call.length)",
+                "std::min<long>(FAULT ? std::max<long>(query.row, 1) : query.row + 1, call.length)",
             ),
             Fault(
                 "attention: the gradient of a projection forgets the norm",

@@ -46,7 +46,7 @@ def output(call: Call) -> Tensor:
 
 
 def combine(p: Tensor, v: Tensor, bad: Tensor | None) -> Tensor:
-    """p v; NaN where a weight meets a value that was not finite. Weights of zero pass no gradient on to large values."""
+    """p v; NaN where a weight meets a value that was not finite. Weights of zero get no gradient from large values."""
     if bad is None:
         return _product(p, v)
     met = _product((p != 0).to(v.dtype), bad)
