@@ -37,7 +37,7 @@ from rsoftmax.app.views import (
     thresholds,
 )
 
-SLIDERS = (*LOGITS, 1.0, 0.4, 2.0, 3.0, 1.25)  # with temperature, r, t, k and alpha
+SLIDERS = (*LOGITS, 1.0, 0.4, 2.0, 3.0, 8.0, 1.25)  # with temperature, r, t, k, edge and alpha
 QUICK: dict[str, Any] = {
     "n_estimators": 2,
     "max_epochs": 40,
@@ -66,12 +66,18 @@ def test_every_mapping_of_a_row_has_a_panel_and_a_line() -> None:
 
 
 def test_the_sliders_reach_their_mappings_and_the_temperature_divides_the_logits() -> None:
-    lines = {line[0]: line for line in compare(*LOGITS, 2.0, 0.8, 3.0, 2.0, 1.5)[1]}
+    lines = {line[0]: line for line in compare(*LOGITS, 2.0, 0.8, 3.0, 2.0, 8.0, 1.5)[1]}
     assert lines["r_softmax, r = 0.8"][-1] == "4"
     assert "t_softmax, t = 3" in lines
     assert "entmax, alpha = 1.5" in lines
     expected = softmax(torch.tensor(LOGITS) / 2)
     assert_close(torch.tensor([float(p) for p in lines["softmax"][1:-1]]), expected, atol=6e-4, rtol=0)
+
+
+def test_an_edge_of_zero_cuts_softmax_off() -> None:
+    lines = {line[0]: line for line in compare(*LOGITS, 1.0, 0.4, 2.0, 2.0, 0.0, 1.5)[1]}
+    found = torch.tensor([float(p) for p in lines["k_softmax, k = 2, edge = 0"][1:-1]]).topk(2).values
+    assert_close(found, softmax(torch.tensor(LOGITS).topk(2).values), atol=6e-4, rtol=0)
 
 
 def test_every_mapping_of_a_row_has_a_panel_of_gradients() -> None:

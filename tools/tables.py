@@ -29,8 +29,8 @@ def verdict(name: str) -> str:
 
 
 def machine(name: str) -> str:
-    first = timed(name)[0]
-    return f"Measured on {first.machine}, torch {first.torch}."
+    found = dict.fromkeys(f"{row.machine}, torch {row.torch}" for row in timed(name))
+    return f"Measured on {'; '.join(found)}."
 
 
 def steps(model_is_long: bool) -> str:
@@ -153,7 +153,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "attention-machine": partial(machine, "attention"),
         "steps-verdict": partial(verdict, "finetuning"),
         "generating-verdict": partial(verdict, "generate"),
+        "steps-machine": partial(machine, "finetuning"),
+        "generating-machine": partial(machine, "generate"),
         "compiled-verdict": partial(verdict, "compiled"),
+        "compiled-machine": partial(machine, "compiled"),
         "heads": heads,
         "heads-machine": partial(machine, "heads"),
         "warpers": warpers,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rsoftmax.app.views import attend, compare, gradients, label_figure, label_table, other_averages
+from rsoftmax.app.views import NO_EDGE, attend, compare, gradients, label_figure, label_table, other_averages
 from rsoftmax.huggingface import LabelModel
 
 LOGITS = (2.0, 1.5, 0.3, -0.5, -1.0)
@@ -90,6 +90,9 @@ def _mappings_tab() -> None:
             gr.Slider(0, 1, 0.4, step=0.05, label="r", info="r_softmax: fraction of zeros"),
             gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: distance kept below the maximum"),
             gr.Slider(1, len(LOGITS), 3, step=0.1, label="k", info="k_softmax: number of entries kept"),
+            gr.Slider(
+                0, NO_EDGE, NO_EDGE, step=0.1, label="edge", info=f"of these three: 0 cuts off, {NO_EDGE:g} is none"
+            ),
             gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: larger is sparser"),
         ]
     gr.Markdown("These logits under each mapping. A red dot marks an exact zero.")

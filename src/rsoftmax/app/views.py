@@ -14,13 +14,14 @@ from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, ma
 
 GRADIENT = "gradient of the largest logit's p"
 YES = "✓"
+NO_EDGE = 8.0  # this position of the slider means none
 
 
 def compare(*values: float) -> tuple[Figure, list[list[str]]]:
     """One row of logits through every mapping: the figure, and the table of probabilities.
 
     Args:
-        values: the logits, then temperature, r, t, k and alpha, in the order of the sliders.
+        values: the logits, then temperature, r, t, k, edge and alpha, in the order of the sliders.
     """
     logits, scaled, parameters = _split(values)
     rows = compare_mappings(scaled, parameters)
@@ -35,8 +36,9 @@ def gradients(*values: float) -> Figure:
 
 def _split(values: tuple[float, ...]) -> tuple[list[float], list[float], dict[str, float]]:
     """The logits, the logits divided by the temperature, and the parameters by letter."""
-    logits, (temperature, r, t, k, alpha) = list(values[:-5]), values[-5:]
-    return logits, [logit / temperature for logit in logits], {"r": r, "t": t, "k": k, "alpha": alpha}
+    logits, (temperature, r, t, k, edge, alpha) = list(values[:-6]), values[-6:]
+    parameters = {"r": r, "t": t, "k": k, "alpha": alpha} | ({"edge": edge} if edge < NO_EDGE else {})
+    return logits, [logit / temperature for logit in logits], parameters
 
 
 def _table_row(title: str, p: Tensor) -> list[str]:

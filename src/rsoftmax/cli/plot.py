@@ -53,7 +53,7 @@ def _rows() -> list[list[str]]:
         [
             name,
             mapping.formula,
-            f"{mapping.parameter.name} {mapping.parameter.domain.text}" if mapping.parameter else "",
+            ", ".join(f"{p.name} {p.domain.text}" for p in (mapping.parameter, *mapping.options) if p),
             mapping.zeros,
             mapping.source,
         ]
@@ -69,7 +69,7 @@ def mappings(
 ) -> None:
     """Plot one row of logits through every mapping, and print the probabilities.
 
-    Set a mapping's parameter by its letter in `rsoftmax list`: --r 0.5 --t 2.
+    Set a mapping's parameter by its letter in `rsoftmax list`: --r 0.5 --k 2 --edge 0.
     """
     from rich.console import Console
     from rich.table import Table
