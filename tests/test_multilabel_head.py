@@ -288,6 +288,13 @@ def test_the_paper_loss_takes_the_predicted_rate_and_learns_it_through_r_softmax
     assert_close(scores.c, head.get_submodule("rate")(scores.z))
 
 
+def test_a_head_draws_no_random_numbers_after_its_construction() -> None:
+    for rule in RULES:
+        head, before = head_of("auto", rule), torch.get_rng_state()
+        head.loss(head(spread_apart((4, 5))), targets((4, 6)))
+        assert torch.equal(torch.get_rng_state(), before), rule
+
+
 def test_the_count_loss_takes_the_true_rate_and_adds_the_count() -> None:
     head = head_of("r_softmax", "count")
     scores = head.scores(spread_apart((4, 5)))

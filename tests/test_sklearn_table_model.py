@@ -28,6 +28,16 @@ def test_one_network_predicts_the_mean_of_several() -> None:
         assert ((one.outputs(X).p > 0).numpy() == several.predict(X)).all()
 
 
+def test_networks_whose_rate_reads_the_logits_are_converted_one_at_a_time() -> None:
+    X, Y = make_multilabel_classification(60, n_classes=4, random_state=0)
+    names = [f"x{i}" for i in range(20)]
+    model = SparseLabelClassifier(n_estimators=1, max_epochs=2, rule="rate", random_state=0).fit(X, Y)
+    one = TableModel.of(model, names, list("abcd"))
+    assert ((one.outputs(X).p > 0).numpy() == model.predict(X)).all()
+    with pytest.raises(ValueError, match="networks with rule='rate' cannot be merged; pass n_estimators=1"):
+        TableModel.fit(X.tolist(), [["a"]] * 60, names, rule="rate")
+
+
 def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
     rng = np.random.default_rng(0)
     X = np.stack([rng.normal(size=400), rng.integers(0, 4, 400), np.full(400, 7), rng.lognormal(size=400)], 1)

@@ -82,8 +82,8 @@ class MultiLabelHead(nn.Module):
         self.rule = choose(mapping, loss, rule, r)
         for name, outputs in self.rule.layers(labels).items():
             self.add_module(name, nn.Linear(in_features, outputs))
-        for name, network in self.rule.on_logits(labels).items():
-            self.add_module(name, network)
+        for name, units in self.rule.on_logits.items():
+            self.add_module(name, nn.Sequential(nn.Linear(labels, units), nn.ReLU(), nn.Linear(units, 1)))
         self.decoder = Decoder(labels, **decoder)
         _check_options(decoder, self.rule.name)
 
@@ -104,7 +104,7 @@ class MultiLabelHead(nn.Module):
     def scores(self, h: Tensor) -> Scores:
         """Map features [..., d] to scores, all that the loss needs."""
         outputs = {name: getattr(self, name)(h) for name in self.rule.layers(self.labels)}
-        outputs |= {name: getattr(self, name)(outputs["logits"]) for name in self.rule.on_logits(self.labels)}
+        outputs |= {name: getattr(self, name)(outputs["logits"]) for name in self.rule.on_logits}
         return self.rule.scores(outputs)
 
     def decode(self, scores: Scores) -> Output:

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from rsoftmax import losses
 from rsoftmax._tensors import exact
@@ -27,7 +27,6 @@ RANKING = (
 )  # fmt: skip
 MEANING_OF_R = "r is the fraction of labels set to zero"
 MASKABLE = "binary_cross_entropy"  # the loss that takes a weight for each label
-UNITS = 64  # of the network that predicts the rate
 
 
 class Scores(NamedTuple):
@@ -122,11 +121,13 @@ class Rule(ABC):
         mappings: names of the mappings it works with, the default first.
         losses: names of the losses in :mod:`rsoftmax.losses` that train what it needs, the default first.
         criterion: the name of the loss in use.
+        on_logits: the head's networks that map the K logits to a number, by name, with their numbers of hidden units.
     """
 
     name: ClassVar[str | None]
     mappings: ClassVar[tuple[str, ...]]
     losses: ClassVar[tuple[str, ...]]
+    on_logits: ClassVar[Mapping[str, int]] = {}
     r: float | None
 
     def __init__(self, mapping: str, loss: str = "auto", r: float | None = None) -> None:
@@ -137,10 +138,6 @@ class Rule(ABC):
     def layers(self, labels: int) -> dict[str, int]:
         """The head's linear layers for K labels: their names in the ``state_dict`` and numbers of outputs."""
         return {"logits": labels}
-
-    def on_logits(self, labels: int) -> dict[str, nn.Module]:
-        """The head's networks that read the K logits instead of the features, by their names."""
-        return {}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
         """Compute the scores from the output of each layer and network."""
@@ -259,10 +256,7 @@ class Rate(_Ranked):
     """
 
     name = "rate"
-
-    def on_logits(self, labels: int) -> dict[str, nn.Module]:
-        """The rate of zeros."""
-        return {"rate": nn.Sequential(nn.Linear(labels, UNITS), nn.ReLU(), nn.Linear(UNITS, 1))}
+    on_logits: ClassVar = {"rate": 64}
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
         """Logits of labels and of the rate."""

@@ -51,7 +51,7 @@ def as_targets(y: Tensor) -> Any:
 
 def check_mergeable(model: SparseLabelClassifier) -> None:
     """Raise before training if the networks could not be merged: a rule that reads logits needs those of each."""
-    if model.n_estimators > 1 and choose(model.mapping, model.loss, model.rule, model.r).on_logits(1):
+    if model.n_estimators != 1 and choose(model.mapping, model.loss, model.rule, model.r).on_logits:
         raise ValueError(f"networks with rule={model.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
 
@@ -88,7 +88,7 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         else:
             mean = torch.stack([part.weight for part in outs]).mean(0)
             _copy(network.head.get_submodule(name), *_unstandardise(mean, bias, shift, scale))
-    for name in first.rule.on_logits(first.labels):
+    for name in first.rule.on_logits:
         network.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
     network.head.decoder.load_state_dict(first.decoder.state_dict())
     return network.eval()
