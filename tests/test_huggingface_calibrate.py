@@ -17,16 +17,8 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.huggingface.attention.calibrate import (
-    BINS,
-    CONFIDENCE,
-    SHARES,
-    TOP,
-    certified,
-    moved_mass,
-    student_quantile,
-    text_batches,
-)
+from rsoftmax.huggingface.attention.calibrate import BINS, SHARES, TOP, certified, moved_mass
+from rsoftmax.huggingface.attention.compare import CONFIDENCE, student_quantile, text_batches
 
 
 def texts(rows: int = 8, length: int = 24) -> list[dict[str, Tensor]]:

@@ -35,7 +35,8 @@ def calibrate(
     with usage_errors("--model"):
         from rsoftmax.huggingface.attention import adapter
         from rsoftmax.huggingface.attention.api import load_pretrained
-        from rsoftmax.huggingface.attention.calibrate import calibrate, text_batches
+        from rsoftmax.huggingface.attention.calibrate import calibrate
+        from rsoftmax.huggingface.attention.compare import text_batches
 
     path = figure_path(plot, "--plot") if plot else None
     if out.exists():

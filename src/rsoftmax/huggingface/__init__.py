@@ -30,7 +30,8 @@ from rsoftmax.huggingface.attention.api import (
     set_parameter,
 )
 from rsoftmax.huggingface.attention.attend import register
-from rsoftmax.huggingface.attention.calibrate import Calibration, Trial, calibrate, sweep
+from rsoftmax.huggingface.attention.calibrate import Calibration, calibrate
+from rsoftmax.huggingface.attention.compare import Trial, sweep
 from rsoftmax.huggingface.attention.measure import attention_weights, sparsity
 from rsoftmax.huggingface.attention.saving import install
 from rsoftmax.huggingface.labels.model import LabelModel, LabelModelConfig, LabelOutput

@@ -9,5 +9,6 @@ Modules, each using only those before it:
 * ``saving``: how a sparse model is saved and loaded;
 * ``api``: the functions users call, and the rate that grows during training;
 * ``measure``: zeros, weights, and the map of one sentence;
+* ``compare``: the outputs of a sparse model beside those of the dense one;
 * ``calibrate``: thresholds within an error.
 """

@@ -21,42 +21,45 @@ head's output and ``C`` the covariance of the gradient there, from one backward 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise, takewhile
-from statistics import NormalDist
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.huggingface.attention import adapter
 from rsoftmax.huggingface.attention.api import HeadTable, parameters, pretrained_model, set_attention
 from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
+from rsoftmax.huggingface.attention.compare import (
+    CONFIDENCE,
+    COSINE,
+    Batch,
+    Comparison,
+    Outcome,
+    check_batches,
+    compare,
+    outcome_of,
+    restored,
+    step_of,
+)
 from rsoftmax.huggingface.attention.measure import UNCOMPILED, evaluating, real_pairs, run_observed, zeros_of
-from rsoftmax.huggingface.attention.parameters import attach, parameter_of
-from rsoftmax.huggingface.attention.saving import ENTRY, certify
+from rsoftmax.huggingface.attention.saving import certify
 
-Batch = Mapping[str, Any]
 Family = Callable[[float], tuple[list[Tensor], float]]
 """From an error to thresholds ``[heads]`` per layer with this predicted error, and the prediction."""
 
 SHARES = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the error: the candidates, in the order in which they are tested
-CONFIDENCE = 0.95  # of the certificate
 MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 BINS, TOP = 640, 32.0  # of the histograms: 0.05 nats each
-ROWS = 128  # queries per text whose weights are observed
 CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
 SCALE = 3.0  # the first guess of error / (moved mass)^2
 GRADIENT_BATCHES = 2  # that the gradient's covariance is computed on
 GRID = [0.1, 0.2, 0.5, 1.0, *(1.5 + 0.5 * step for step in range(22)), 16.0, 24.0]  # thresholds that heads choose from
-LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
-KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def calibrate(
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
     _check(error, edge, test)
-    with _restored(model):
+    with restored(model):
         set_attention(model, "t_softmax", t=math.inf, edge=edge)
         heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None)
     family = _per_head(heads) if per_head else _constant(heads, edge)
@@ -163,9 +166,9 @@ def calibrate(
     index = _choose(results, error)
     chosen, result = candidates[index], results[index]
     mean, deviation = result.mean()
-    with _restored(model, after="an error"):
+    with restored(model, after="an error"):
         set_attention(model, "t_softmax", t=_simplest(chosen), edge=edge)
-        zeros, longest = zeros_of(model, test, _step(test))
+        zeros, longest = zeros_of(model, test, step_of(test))
         certificate = {"error": error, "measured": mean, "standard_error": deviation, "bound": result.bound()}
         certify(pretrained_model(model), {**certificate, "max_length": longest})
     return Calibration(
@@ -177,7 +180,7 @@ def calibrate(
         metric=result.metric,
         zeros=zeros,
         moved=HeadTable.of("moved mass", _moved(heads, chosen, edge)),
-        by_length=result.by_length(),
+        by_length=result.bylength_of(),
         texts=result.texts,
         max_length=longest,
         time=result.time,
@@ -185,57 +188,10 @@ def calibrate(
     )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One row of :func:`sweep`: threshold, share of zeros, error with its standard error, time relative to dense."""
-
-    t: float
-    zeros: float
-    error: float
-    standard_error: float
-    time: float
-
-
-def sweep(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    t: Sequence[float] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0),
-    *,
-    edge: float = 0.0,
-) -> list[Trial]:
-    """Zeros, error and time of a model at several thresholds.
-
-    Args:
-        model: as in :func:`calibrate`. It is left unchanged.
-        batches: as in :func:`calibrate`.
-        t: the thresholds.
-        edge: the width of the edge in nats.
-
-    Returns:
-        One row per threshold. The time is the processor time of the sparse model over that of the model as given.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=50)
-        >>> model = BertModel(BertConfig(num_hidden_layers=2, **sizes))
-        >>> rows = sweep(model, [{"input_ids": torch.randint(50, (4, 12))}], t=[0.5, 8.0])
-        >>> rows[0].zeros >= rows[1].zeros
-        True
-    """
-    given, rows = _split(batches, [])[0], []
-    settings = [{"mapping": "t_softmax", "t": value, "edge": edge} for value in t]
-    for setting, result in zip(settings, compare(model, given, settings), strict=True):
-        with _restored(model):
-            set_attention(model, **setting)  # type: ignore[arg-type]
-            zeros, _ = zeros_of(model, given, _step(given))
-        rows.append(Trial(setting["t"], zeros.mean(), *result.mean(), result.time))  # type: ignore[arg-type]
-    return rows
-
-
 # ------------------------------------------------------------------------------------------- selection and certificate
 
 
-def _try(model: nn.Module, batches: list[Batch], edge: float, candidates: list[list[Tensor]]) -> list["Comparison"]:
+def _try(model: nn.Module, batches: list[Batch], edge: float, candidates: list[list[Tensor]]) -> list[Comparison]:
     settings = [{"mapping": "t_softmax", "t": _simplest(t), "edge": edge} for t in candidates]
     return compare(model, batches, settings)
 
@@ -246,7 +202,7 @@ def _simplest(t: list[Tensor]) -> Any:
     return float(f"{values[0]:.6g}") if (values == values[0]).all() else t
 
 
-def _candidates(measure: Callable[[Any], list["Comparison"]], family: Family, error: float) -> list[list[Tensor]]:
+def _candidates(measure: Callable[[Any], list[Comparison]], family: Family, error: float) -> list[list[Tensor]]:
     """The thresholds of shares of the error, where runs of the sparse model correct the predictions."""
     scale = 1.0
     for _ in range(CORRECTIONS):
@@ -260,10 +216,14 @@ def certified(bounds: Iterable[float], error: float) -> int:
     return len(list(takewhile(lambda bound: bound <= error, bounds)))
 
 
-def _choose(results: list["Comparison"], error: float) -> int:
+def _choose(results: list[Comparison], error: float) -> int:
     """The index of the last certified candidate; raises if there is none."""
     first = results[0]
-    first.check()
+    if first.samples < MIN_SAMPLES or first.texts < MIN_TEXTS:
+        raise ValueError(
+            f"calibrate: {first.samples} held-out samples of {first.texts} texts are too few to certify an error; give"
+            f" at least {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts"
+        )
     if not (passed := certified((result.bound() for result in results), error)):
         raise ValueError(
             f"calibrate: no threshold is certified to have an error of at most {error:g}: the safest candidate has"
@@ -271,18 +231,6 @@ def _choose(results: list["Comparison"], error: float) -> int:
             " held-out texts; give more held-out texts, like those in batches, or a larger error"
         )
     return passed - 1
-
-
-def student_quantile(degrees: int, probability: float = CONFIDENCE) -> float:
-    """The quantile of Student's t distribution, by the expansion of Cornish and Fisher; for 3 degrees or more."""
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return float(sum(term / degrees**power for power, term in enumerate(terms)))
 
 
 # ------------------------------------------------------------------------------------------- predictions
@@ -368,7 +316,7 @@ def _collect(
     found: dict[nn.Module, _Heads] = {}
     for batch in batches:
         see = partial(_add, model, found, batch, edge, covariance)
-        run_observed(model, batch, Observer(see, _step([batch])))
+        run_observed(model, batch, Observer(see, step_of([batch])))
     modules = adapter.attention_modules(pretrained_model(model))
     if missing := [name for name, module in modules.items() if module not in found]:
         raise ValueError(f"calibrate: the batches do not reach {', '.join(missing)}; give inputs for all parts")
@@ -427,7 +375,7 @@ def _gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modu
     with _frozen(model), UNCOMPILED:
         for batch in batches[:GRADIENT_BATCHES]:
             with torch.enable_grad(), evaluating(model), observing(Observer(None, tap=tap)):
-                _sampled_loss(_outcome(batch, model(**batch))).backward()
+                _sampled_loss(outcome_of(batch, model(**batch))).backward()
             for module, leaf in leaves:
                 grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
                 total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
@@ -436,168 +384,11 @@ def _gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modu
     return found
 
 
-def _sampled_loss(outcome: "_Outcome") -> Tensor:
+def _sampled_loss(outcome: Outcome) -> Tensor:
     if outcome.metric == COSINE:
         return (outcome.values * torch.randn_like(outcome.values)).sum()
     labels = torch.distributions.Categorical(logits=outcome.values.detach()).sample()
     return F.cross_entropy(outcome.values, labels, reduction="sum")
-
-
-# ------------------------------------------------------------------------------------------- errors of outputs
-
-
-class _Outcome(NamedTuple):
-    """The part of a model's output that an error is measured on.
-
-    Attributes:
-        metric: what the error is.
-        values: logits ``[samples, classes]``, or embeddings of length 1.
-        text: the text that each sample belongs to.
-        length: the number of keys that each sample saw.
-        loss: the model's loss, NaN without labels.
-        seconds: the processor time of the call.
-    """
-
-    metric: str
-    values: Tensor
-    text: Tensor
-    length: Tensor
-    loss: float = math.nan
-    seconds: float = 0.0
-
-    def error(self, sparse: "_Outcome") -> Tensor:
-        """The error of each sample."""
-        if self.metric == COSINE:
-            return (1 - (self.values * sparse.values).sum(-1)).cpu()
-        blocks = zip(self.values.split(256), sparse.values.split(256), strict=True)
-        return torch.cat([_kl(*pair) for pair in blocks]).cpu()
-
-
-def _outcome(batch: Batch, output: Any) -> _Outcome:
-    logits = getattr(output, "logits", None)
-    if logits is None:
-        states = next(value for value in output.values() if isinstance(value, Tensor) and value.dim() == 3)
-        tokens = _tokens(batch, len(states), states.shape[1]).to(states.device)
-        pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
-        values = F.normalize(pooled.float(), dim=-1)
-        return _Outcome(COSINE, values, torch.arange(len(states)), tokens.sum(1).long().cpu())
-    if logits.dim() == 2:
-        lengths = _tokens(batch, len(logits)).sum(-1).long().cpu()
-        return _Outcome(KL, logits, torch.arange(len(logits)), lengths)
-    tokens = _tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
-    values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
-    loss = getattr(output, "loss", None)
-    return _Outcome(
-        KL,
-        values,
-        torch.nonzero(tokens)[:, 0].cpu(),
-        tokens.cumsum(-1)[tokens].cpu(),
-        math.nan if loss is None else float(loss),
-    )
-
-
-def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
-    p, q = (logits.float().log_softmax(-1) for logits in (dense, sparse))
-    return (p.exp() * (p - q)).sum(-1)
-
-
-def compare(model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mapping[str, Any]]) -> list["Comparison"]:
-    """Run a model densely and in several sparse settings.
-
-    Args:
-        model: as in :func:`set_attention`. It is left unchanged.
-        batches: as in :func:`calibrate`.
-        settings: the arguments of :func:`set_attention`.
-
-    Returns:
-        One comparison per setting. Dense is the model as given, or softmax if it is sparse already.
-    """
-    host, results = pretrained_model(model), [Comparison() for _ in settings]
-    dense = _dense_implementation(host)
-    with _restored(model):
-        for batch in batches:
-            host.set_attn_implementation(dense)
-            reference = _run(model, batch)
-            for setting, result in zip(settings, results, strict=True):
-                set_attention(model, **setting)
-                result.add(reference, _run(model, batch))
-    return results
-
-
-def _run(model: nn.Module, batch: Batch) -> _Outcome:
-    with torch.no_grad(), evaluating(model):
-        start = time.process_time()
-        output = model(**batch)
-        return _outcome(batch, output)._replace(seconds=time.process_time() - start)
-
-
-class Comparison:
-    """Errors of a sparse model's outputs over batches, and times.
-
-    Attributes:
-        metric: what the error is.
-        texts: the number of texts.
-    """
-
-    def __init__(self) -> None:
-        self._errors: list[Tensor] = []
-        self._owners: list[Tensor] = []
-        self._lengths: list[Tensor] = []
-        self._sums = torch.zeros(2, 2)  # seconds and loss, dense and sparse
-        self.metric, self.texts = "", 0
-
-    def add(self, dense: _Outcome, sparse: _Outcome) -> None:
-        """Add the errors of a batch."""
-        self._errors.append(dense.error(sparse).double())
-        self._owners.append(dense.text + self.texts)
-        self._lengths.append(dense.length)
-        self._sums += torch.tensor([[each.seconds, each.loss * len(each.values)] for each in (dense, sparse)]).T
-        self.metric, self.texts = dense.metric, self.texts + int(dense.text.max()) + 1
-
-    @property
-    def time(self) -> float:
-        """The sparse model's processor time over the dense model's."""
-        return float(self._sums[0, 1] / self._sums[0, 0].clamp(min=1e-9))
-
-    @property
-    def loss(self) -> tuple[float, float]:
-        """The mean loss of the dense and of the sparse model, if the batches have labels, else NaN."""
-        dense, sparse = (self._sums[1] / sum(map(len, self._errors))).tolist()
-        return dense, sparse
-
-    def check(self) -> None:
-        """Raise if the samples are too few for a certificate."""
-        samples = sum(map(len, self._errors))
-        if samples < MIN_SAMPLES or self.texts < MIN_TEXTS:
-            raise ValueError(
-                f"calibrate: {samples} held-out samples of {self.texts} texts are too few to certify an error; give at"
-                f" least {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts"
-            )
-
-    def mean(self, chosen: Tensor | None = None) -> tuple[float, float]:
-        """The mean error and its standard error, where texts are independent and their tokens are not."""
-        errors, owners = torch.cat(self._errors), torch.cat(self._owners)
-        if chosen is not None:
-            errors, owners = errors[chosen], owners[chosen]
-        mean, count = errors.mean(), len(owners.unique())
-        if count < 2:
-            return float(mean), math.nan
-        sums = torch.zeros(self.texts, dtype=errors.dtype).index_add_(0, owners, errors - mean)
-        return float(mean), float(sums.square().sum().sqrt() / len(errors) * math.sqrt(count / (count - 1)))
-
-    def bound(self) -> float:
-        """The upper confidence bound of the mean error."""
-        mean, deviation = self.mean()
-        return mean + student_quantile(self.texts - 1) * deviation
-
-    def by_length(self) -> list[tuple[int, int, float, float, int]]:
-        """Number of keys (from, to), error, standard error and number of samples."""
-        lengths, rows = torch.cat(self._lengths), []
-        for first, last in pairwise(LENGTHS):
-            chosen = (lengths > first) & (lengths <= last)
-            if chosen.any():
-                rows.append((first, min(last, int(lengths.max())), *self.mean(chosen), int(chosen.sum())))
-        return rows
 
 
 # ------------------------------------------------------------------------------------------- batches and models
@@ -605,14 +396,7 @@ class Comparison:
 
 def _split(batches: Iterable[Batch], held_out: Iterable[Batch] | None) -> tuple[list[Batch], list[Batch]]:
     """Batches to select on and to certify with; a single batch is split by its rows."""
-    given = [batches] if isinstance(batches, Mapping) else list(batches)
-    for batch in given:
-        if not isinstance(batch, Mapping):
-            raise TypeError(
-                f"calibrate: a batch must map the model's argument names to tensors, got {type(batch).__name__}"
-            )
-    if not given:
-        raise ValueError("calibrate: no batches; give tokenized texts, e.g. [tokenizer(text, return_tensors='pt')]")
+    given = check_batches(batches)
     if held_out is not None:
         return given, [held_out] if isinstance(held_out, Mapping) else list(held_out)
     if len(given) == 1:
@@ -634,34 +418,6 @@ def _check(error: float, edge: float, test: list[Batch]) -> None:
         raise ValueError("calibrate: no held-out batches; give held_out= or at least two batches")
 
 
-def _tokens(batch: Batch, rows: int, length: int | None = None, decoder: bool = False) -> Tensor:
-    """The padding mask ``[rows, tokens]`` of a batch; ones if it has none of this size."""
-    names = ("decoder_attention_mask", "attention_mask") if decoder else ("attention_mask",)
-    for name in names:
-        mask = batch.get(name)
-        if isinstance(mask, Tensor) and mask.dim() == 2 and (length is None or mask.shape[1] == length):
-            return mask
-    return torch.ones(rows, length or _length(batch), dtype=torch.long)
-
-
-def _length(batch: Batch) -> int:
-    """The number of tokens per text, with padding."""
-    return max(
-        (value.shape[1] for value in batch.values() if isinstance(value, Tensor) and value.dim() == 2), default=1
-    )
-
-
-def _step(batches: list[Batch]) -> int:
-    """Every how many queries the weights are observed."""
-    return max(1, *(_length(batch) // ROWS for batch in batches))
-
-
-def _dense_implementation(host: PreTrainedModel) -> Any:
-    """The attention that the sparse model is compared with: the model's own, or softmax if it is sparse already."""
-    chosen = adapter.implementations(host.config)
-    return "softmax" if isinstance(chosen, str) and chosen in ROW_MAPPINGS else chosen
-
-
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
     """No parameter requires a gradient; afterwards each does as before."""
@@ -673,59 +429,3 @@ def _frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
-
-
-@contextmanager
-def _restored(model: nn.Module, after: str = "") -> Iterator[None]:
-    """Give a model the attention that it has now back at the end, or only after an error."""
-    host = pretrained_model(model)
-    chosen, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
-    held = [parameter_of(module) for module in modules]
-    entries = [(config, vars(config).get(ENTRY)) for config in adapter.configurations(host.config)]
-    restore = True
-    try:
-        yield
-        restore = not after
-    finally:
-        if restore:
-            host.set_attn_implementation(chosen)  # type: ignore[arg-type]
-            for module, each in zip(modules, held, strict=True):
-                attach(module, each)
-            for config, entry in entries:
-                vars(config).pop(ENTRY, None)
-                if entry is not None:
-                    setattr(config, ENTRY, entry)
-
-
-@adapter.quiet()
-def text_batches(
-    tokenizer: Any, model: Any, text: str, length: int | None = None, samples: int | None = None
-) -> list[Batch]:
-    """Batches from a text: pieces of ``length`` tokens for language models, else lines, truncated; evenly spaced.
-
-    Args:
-        tokenizer: of the model.
-        model: a Transformers model.
-        text: a long text.
-        length: the number of tokens per text. Default: 512, or as many as the model has positions.
-        samples: the number of texts. Default: 16 pieces, or 200 lines.
-    """
-    positions = getattr(model.config, "max_position_embeddings", length or 512)
-    length = length or min(512, positions)
-    if length > positions:
-        raise ValueError(f"length must be at most {positions}, the positions of the model, got {length}")
-    if model.get_output_embeddings() is None:
-        lines = _spaced([line for line in text.splitlines() if line.strip()], samples or 200)
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-        options = {"return_tensors": "pt", "padding": True, "truncation": True, "max_length": length}
-        return [dict(tokenizer(lines[i : i + 8], **options)) for i in range(0, len(lines), 8)]
-    ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
-    if len(ids) < length:
-        raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; give more text")
-    pieces = ids[: len(ids) // length * length].split(length)
-    return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 16)]
-
-
-def _spaced(items: Sequence[Any], count: int) -> list[Any]:
-    """At most ``count`` items, evenly spaced."""
-    return [items[i * len(items) // count] for i in range(count)] if len(items) > count else list(items)

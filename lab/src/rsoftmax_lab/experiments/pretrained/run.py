@@ -9,7 +9,7 @@ from typing import Any
 import rsoftmax
 from rsoftmax.huggingface import parameters, set_attention
 from rsoftmax.huggingface.attention.api import load_pretrained
-from rsoftmax.huggingface.attention.calibrate import Comparison, compare, text_batches
+from rsoftmax.huggingface.attention.compare import Comparison, compare, text_batches
 from rsoftmax.huggingface.attention.measure import zeros_of
 from rsoftmax_lab.experiments.pretrained.grid import Run, arguments
 from rsoftmax_lab.running.runs import Row
