@@ -169,8 +169,8 @@ def test_a_bad_row_touches_no_other(mapping: Mapping) -> None:
 
 @every_mapping
 @pytest.mark.parametrize("kind", ["normal", "constant", "two values", "sorted", "heavy tail"])
-def test_long_rows(mapping: Mapping, kind: str) -> None:
-    n = 100_000
+def test_long_rows(mapping: Mapping, kind: str, both_kernels: str) -> None:
+    n = 100_000 if both_kernels == "native" else 20_000
     generator = torch.Generator().manual_seed(8)
     x = {
         "normal": torch.randn(n, generator=generator),
@@ -187,7 +187,7 @@ def test_long_rows(mapping: Mapping, kind: str) -> None:
     p = mapping.function(x, *arguments)[0]
     expected = torch.from_numpy(oracle.apply(mapping.name, x[0].double().numpy(), value))
     assert_close(p.double().sum().item(), 1.0, rtol=0, atol=1e-5)
-    # absolute: a probability here is about 1e-5, and float32 scores carry an error of 1e-6 of their own size
+    # absolute: a probability here is 1e-5 to 5e-5, and float32 scores carry an error of 1e-6 of their own size
     assert_close(p.double(), expected, rtol=1e-3, atol=2e-7)
 
 
