@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention, calibrate, evaluate, models, plot, predict, train
+from rsoftmax.cli import attention, evaluate, models, plot, predict, train
 from rsoftmax.cli.arguments import TAKES_PARAMETERS
 
 __all__ = ["app"]
@@ -63,7 +63,7 @@ def _lab(name: str) -> typer.Typer:
 app.command("list")(plot.list_mappings)
 app.add_typer(plot.app, name="plot")
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention.attention_map)
-app.command("calibrate")(calibrate.calibrate)
+app.command("calibrate")(attention.calibrate)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

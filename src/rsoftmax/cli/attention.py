@@ -1,4 +1,4 @@
-"""``rsoftmax attention-map``."""
+"""``rsoftmax attention-map`` and ``rsoftmax calibrate``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -41,3 +41,54 @@ def attention_map(
         table.add_row(str(number), f"{found.zeros(number):.1%}", most)
     Console(markup=False).print(table)
     typer.echo(f"wrote {out}")
+
+
+def calibrate(
+    model: Annotated[str, typer.Option(help="A folder or hub id of a model with its tokenizer.")],
+    texts: Annotated[
+        Path, typer.Option(help="A UTF-8 text file like the texts of your application.", exists=True, dir_okay=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The folder for the sparse model; it must not exist.")],
+    error: Annotated[
+        float, typer.Option(help="The limit of the change of the output: KL divergence, or 1 - cosine.")
+    ] = 0.005,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens per text; use the length of your application. Default: 512.", min=2)
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="The number of texts; half of them are held out. Default: 16, or 200 lines.", min=8),
+    ] = None,
+    edge: Annotated[float, typer.Option(help="The width of the edge in nats; 0 has the most zeros.")] = 0.0,
+    per_head: Annotated[bool, typer.Option("--per-head", help="One threshold per head, by a backward pass.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="A figure of zeros and errors: .png, .svg or .pdf.")] = None,
+) -> None:
+    """Make a pretrained model's attention sparse, within an error certified on held-out text.
+
+    Language models get pieces of --length tokens, other models one line of the file per text; evenly spaced.
+    """
+    with usage_errors("--model"):
+        from rsoftmax.huggingface.attention import adapter
+        from rsoftmax.huggingface.attention.api import load_pretrained
+        from rsoftmax.huggingface.attention.calibrate import calibrate
+        from rsoftmax.huggingface.attention.compare import text_batches
+
+    path = figure_path(plot, "--plot") if plot else None
+    if out.exists():
+        raise typer.BadParameter(f"{out} exists; name another folder", param_hint="--out")
+    with usage_errors("--model"):
+        tokenizer, network = load_pretrained(model, task_head=True)
+    with usage_errors("--texts"):
+        batches = text_batches(tokenizer, network, texts.read_text(encoding="utf-8"), length, samples)
+    with usage_errors():
+        found = calibrate(network, batches, error, per_head=per_head, edge=edge)
+    with adapter.quiet():
+        network.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    typer.echo(str(found))
+    typer.echo(f"wrote {out}")
+    if path:
+        from rsoftmax.plots import draw_calibrated_heads
+
+        draw_calibrated_heads(found, path)
+        typer.echo(f"wrote {path}")

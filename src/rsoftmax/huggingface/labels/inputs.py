@@ -134,14 +134,15 @@ class Inputs:
 
     def check(self, items: Iterable[Any]) -> list[Any]:
         """The items as a list; raises unless all are texts, or images."""
-        kind, fits = ("text", _is_text) if self.main_input == TEXT else ("image", _is_image)
+        texts = self.main_input == TEXT
+        kind, article = ("text", "a") if texts else ("image", "an")
         if isinstance(items, str | Path):
             raise TypeError(f"expected a list of {kind}s, got one {kind}; write [{str(items)[:20]!r}]")
         found = list(items)
         for row, item in enumerate(found, 1):
-            if not fits(item):
-                raise TypeError(f"row {row}: expected {_article(kind)}, got {item!r:.80}, a {type(item).__name__}")
-            if self.main_input == TEXT and not _is_unicode(item):
+            if not (isinstance(item, str) or (not texts and (isinstance(item, Path) or hasattr(item, "getexif")))):
+                raise TypeError(f"row {row}: expected {article} {kind}, got {item!r:.80}, a {type(item).__name__}")
+            if texts and not _is_unicode(item):
                 raise ValueError(f"row {row}: {item!r:.80} is not valid Unicode: it has a lone surrogate")
         return found
 
@@ -227,19 +228,6 @@ def check_pooling(pooling: str) -> None:
     """Raise unless it is a key of ``POOLINGS``."""
     if pooling not in POOLINGS:
         raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {', '.join(map(repr, POOLINGS))}")
-
-
-def _article(kind: str) -> str:
-    return "an image" if kind == "image" else f"a {kind}"
-
-
-def _is_text(item: Any) -> bool:
-    return isinstance(item, str)
-
-
-def _is_image(item: Any) -> bool:
-    """Whether it is a path, or an image of Pillow."""
-    return isinstance(item, str | Path) or hasattr(item, "getexif")
 
 
 def _is_unicode(text: str) -> bool:

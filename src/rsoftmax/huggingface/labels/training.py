@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from transformers import (
 
 from rsoftmax.files.folders import LABELS, SETTINGS, WEIGHTS, is_vacant, kind_of, remove, remove_model
 from rsoftmax.huggingface.attention.adapter import quiet
-from rsoftmax.huggingface.labels.inputs import TEXT
+from rsoftmax.huggingface.labels.inputs import TEXT, Inputs
 from rsoftmax.multilabel import Evaluation, evaluate
 from rsoftmax.multilabel.labeller import Part, split
 
@@ -131,7 +132,7 @@ def finetune(
             ),
             train_dataset=_Items(train, model.main_input_name),
             eval_dataset=_Items(held_out, model.main_input_name),
-            data_collator=_Collator(model),
+            data_collator=partial(_collate, model.inputs),
             callbacks=[EarlyStoppingCallback(patience), Checkpoints()],
         )
         trainer.remove_callback(PrinterCallback)
@@ -249,14 +250,7 @@ class _Items(Dataset[dict[str, Any]]):
         return {self.name: self.items[index], "labels": self.truth[index]}
 
 
-class _Collator:
-    """Makes a batch of tensors from items."""
-
-    def __init__(self, model: "LabelModel") -> None:
-        self.inputs = model.inputs
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        return {
-            **self.inputs.batch([row[self.inputs.main_input] for row in rows]),
-            "labels": torch.stack([row["labels"] for row in rows]),
-        }
+def _collate(inputs: Inputs, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """A batch of tensors from items and their labels."""
+    tensors = inputs.batch([row[inputs.main_input] for row in rows])
+    return {**tensors, "labels": torch.stack([row["labels"] for row in rows])}
