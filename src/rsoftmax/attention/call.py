@@ -47,7 +47,7 @@ class Call(NamedTuple):
     @property
     def given(self) -> list[Tensor]:
         """The tensors that there are."""
-        return [tensor for tensor in self[:TENSORS] if tensor is not None]
+        return [tensor for tensor in self.tensors if tensor is not None]
 
     @property
     def settings(self) -> tuple[Any, ...]:
