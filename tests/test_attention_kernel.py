@@ -20,8 +20,13 @@ from rsoftmax.kernels import cpu
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.sparse_attention  # called with dictionaries of arguments
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
-NATIVE = [name for name in MAPPINGS if cpu.ATTENDS.get(name)]
-EXAMPLES: dict[str, dict[str, Any]] = {"t_softmax": {"t": 2.0}, "r_softmax": {"r": 0.7}, "k_softmax": {"k": 9.0}}
+NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "t_softmax": {"t": 2.0},
+    "r_softmax": {"r": 0.7},
+    "k_softmax": {"k": 9.0},
+    "entmax": {"alpha": 1.3},
+}
 every_mapping = pytest.mark.parametrize("mapping", NATIVE)
 SIZES = [  # batch, heads, shared, queries, keys, width, width of values
     (2, 2, 1, 50, 70, 64, 64),
@@ -126,17 +131,28 @@ def test_numbers_and_gradients_are_those_of_the_blocks(mapping: str) -> None:
                 assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **options, **EXAMPLES.get(mapping, {}))
 
 
-@pytest.mark.parametrize(("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t"), ("k_softmax", "k")])
+@pytest.mark.parametrize(
+    ("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t"), ("k_softmax", "k"), ("entmax", "alpha")]
+)
 def test_a_parameter_of_any_shape_has_the_gradient_of_the_blocks(mapping: str, letter: str) -> None:
     for shape in [(2,), (2, 1, 1), (2, 1, 1, 1), (2, 2, 50, 1), (1, 50, 1), ()]:
         value = 0.05 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))
-        value = (value * 60 + 1 if letter == "k" else value).requires_grad_()
+        value = (value * 60 + 1 if letter == "k" else 2 * value + 1 if letter == "alpha" else value).requires_grad_()
         leaves = [*qkv(), value]
         with case(shape):
             assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **{letter: value})
 
 
-@pytest.mark.parametrize("mapping", EXAMPLES)
+@pytest.mark.parametrize("alpha", [1.0, 1.001, 1.25, 1.5, 1.75, 2.0])
+def test_entmax_has_the_gradients_of_the_blocks_for_every_alpha(alpha: float) -> None:
+    """Up to 2: above it the slope is infinite where an entry enters the support, so scores would have to agree."""
+    for i, size in enumerate(SIZES):
+        leaves = [*qkv(size), torch.full((size[1] * size[2],), alpha, requires_grad=True)]
+        with case(size):
+            assert_same_as_blocks(leaves, *leaves[:3], mapping="entmax", alpha=leaves[3], is_causal=i % 2 == 1)
+
+
+@pytest.mark.parametrize("mapping", [name for name in EXAMPLES if MAPPINGS[name].options])
 def test_an_edge_has_the_numbers_and_gradients_of_the_blocks(mapping: str) -> None:
     letter, number = next(iter(EXAMPLES[mapping].items()))
     for i, size in enumerate(SIZES):
@@ -162,8 +178,8 @@ def test_zeros_are_those_of_the_mapping_on_the_same_scores(mapping: str) -> None
         q, k = whole_numbers(1, 2, 40, 6), whole_numbers(1, 2, keys, 6)
         for i, r in enumerate((0.0, 0.3, 0.5, 0.9, 1.0) if mapping in EXAMPLES else (0.0,)):
             values = {"r_softmax": {"r": r}, "t_softmax": {"t": 4 * r + 0.5}, "k_softmax": {"k": 1 + keys * r}}
-            given: dict[str, float] = values.get(mapping, {})
-            if given:
+            given: dict[str, float] = (values | {"entmax": {"alpha": 1 + 2 * r}}).get(mapping, {})
+            if MAPPINGS[mapping].options:
                 given["edge"] = (math.inf, 0.0, 1.0)[i % 3]
             with case(keys, given):
                 v = torch.eye(keys).expand(1, 2, -1, -1)

@@ -30,6 +30,5 @@ def _load() -> tuple[str, Any]:
 
 LEVEL, library = _load()
 OPERATIONS: dict[str, int] = library.OPERATIONS if LEVEL else {}
-ATTENDS: dict[str, int] = library.ATTENDS if LEVEL else {}  # 1: attention implements it
 DTYPES: dict[torch.dtype, int] = {getattr(torch, n): i for n, i in library.DTYPES.items()} if LEVEL else {}
 STATE: dict[str, int] = library.STATE if LEVEL else {}  # how many numbers forward keeps for backward, for each row

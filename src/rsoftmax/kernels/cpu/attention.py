@@ -8,7 +8,7 @@ from torch import Tensor, get_num_threads
 
 from rsoftmax._tensors import in_memory
 from rsoftmax.kernels import cpu
-from rsoftmax.kernels.cpu import ATTENDS, DTYPES, OPERATIONS, STATE
+from rsoftmax.kernels.cpu import DTYPES, OPERATIONS, STATE
 
 if TYPE_CHECKING:
     from rsoftmax.attention.call import Call
@@ -19,7 +19,7 @@ NOWHERE = (0, 0, 0, 0, 0)
 
 def has(name: str, dtype: torch.dtype) -> bool:
     """Whether the mapping is implemented for the dtype of queries, keys and values."""
-    return bool(ATTENDS.get(name)) and dtype in DTYPES and dtype != torch.float64
+    return name in OPERATIONS and dtype in DTYPES and dtype != torch.float64
 
 
 def takes(call: "Call") -> bool:

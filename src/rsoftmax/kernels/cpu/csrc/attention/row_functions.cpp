@@ -61,6 +61,25 @@ struct Scores {
     INLINE V<float> operator()(long i) const { return load(x + i); }
 };
 
+// Entmax in attention: a projection of any power, whose parameter has a gradient.
+struct AnyEntmax : Entmax { static constexpr int power = -1; };
+
+// lo is tau for alpha = 1.5 and 2; else lo and hi are what distinguishes the rows of one alpha, see with_entmax.
+inline void find_entmax(const ScoreRow& row, RowState& s, float* scratch) {
+    float m = s.m;
+    if (row.by.value == 1) {
+        Sum<float> sum;
+        for (long i = 0; i < row.n; i += lanes<float>) sum.add(lifted_exp<float>(load(row.x + i) - m), i);
+        s.hi = 1 / sum.get();
+    } else if (row.by.value == 1.5) s.lo = simplex<2>(Scores{row.x}, row.n, m, scratch);
+    else if (row.by.value == 2) s.lo = simplex<1>(Scores{row.x}, row.n, m, scratch);
+    else {
+        Tsallis<float> found = tsallis(Scores{row.x}, row.n, m, row.by.value - 1, scratch);
+        s.lo = found.scale;
+        s.hi = found.peak;
+    }
+}
+
 // For the projections, lo is tau.
 template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch) {
     const float* x = row.x;
@@ -76,6 +95,7 @@ template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& h
         });
     }
     if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, stats.top, scratch);
+    if constexpr (Op::power < 0) find_entmax(row, s, scratch);
     return s;
 }
 
@@ -118,9 +138,51 @@ template <int q> struct ProjectedMass {
     }
 };
 
+// p itself, for alpha = 1 ...
+struct SoftmaxMass {
+    static constexpr bool constant = true;
+    float m, peak;
+    INLINE I<float> on(V<float> x) const { return x > -inf<float>; }
+    INLINE V<float> operator()(V<float> x) const { return lifted_exp<float>(x - m) * peak; }
+    INLINE void coefficients(V<float>, V<float> p, V<float>& c, V<float>&) const { c = p; }
+};
+
+// ... and for any other.
+struct TsallisMass {
+    static constexpr bool constant = true;
+    float m;
+    Tsallis<float> row;
+    INLINE I<float> on(V<float> x) const { return row.base(x - m) > 0; }
+    INLINE V<float> operator()(V<float> x) const { return row(x - m, row.base(x - m)); }
+    INLINE void coefficients(V<float>, V<float> p, V<float>& c, V<float>&) const { c = power<float>(p, 1 - row.b); }
+};
+
+// With the gradient in alpha.
+template <class M> struct EntmaxMass : M {
+    float b;
+    INLINE void coefficients(V<float> x, V<float> p, V<float>& c, V<float>& term) const {
+        M::coefficients(x, p, c, term);
+        term = by_alpha<float>(p, c, b);
+    }
+};
+
+template <class F> INLINE void with_entmax(double alpha, const RowState& s, F f) {
+    float m = s.m, lo = s.lo, hi = s.hi, b = float(alpha - 1);
+    if (alpha == 1) f(EntmaxMass<SoftmaxMass>{{m, hi}, b});
+    else if (alpha == 1.5) f(EntmaxMass<ProjectedMass<2>>{{m, lo}, b});
+    else if (alpha == 2) f(EntmaxMass<ProjectedMass<1>>{{m, lo}, b});
+    else {
+        Tsallis<float> row(b, 0);
+        row.scale = lo;
+        row.peak = hi;
+        f(EntmaxMass<TsallisMass>{{m, row}, b});
+    }
+}
+
 // Calls f with the mass function of a row.
 template <class Op, class F> INLINE void with_mass(const Parameter& by, const RowState& s, F f) {
     if constexpr (Op::power > 0) f(ProjectedMass<Op::power>{float(s.m), float(s.lo)});
+    else if constexpr (Op::power < 0) with_entmax(by.value, s, f);
     else Op::template with_weights<float>(by, s, [&](auto w) {
         float unit = 0;
         if constexpr (!w.constant) unit = float(std::min(w.slope / s.sum, double(std::numeric_limits<float>::max())));
@@ -161,7 +223,7 @@ template <class M> NOINLINE void weigh_with(M mass, double& total, bool is_proje
 template <class Op> void weigh(const ScoreRow& row, RowState& s, float* x) {
     if (is_nan(s)) std::fill(x, x + row.n, NAN);
     else if (is_empty(s)) std::fill(x, x + row.n, 0.f);
-    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_with(mass, s.sum, Op::power > 0, x, row.n); });
+    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_with(mass, s.sum, Op::power != 0, x, row.n); });
 }
 
 // ------------------------------------------------------------------------------------------------------------ as lists
@@ -237,7 +299,7 @@ void fill_nan(long n, Coefficients to) {
 
 template <class Op> void weigh_again(const ScoreRow& row, const RowState& s, Coefficients to) {
     if (s.kept == 0) fill_nan(row.n, to);
-    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_again_with(mass, s.sum, Op::power > 0, row.x, row.n, to); });
+    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_again_with(mass, s.sum, Op::power != 0, row.x, row.n, to); });
 }
 
 template <class Op> void list_again(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from, Coefficients to) {
@@ -246,7 +308,7 @@ template <class Op> void list_again(const ScoreRow& row, const RowState& s, List
 }
 
 template <class Op> double pass_on(const ScoreRow& row, const RowState& s, double total, GradientReceiver& receiver) {
-    double dvalue = 0;
+    double dvalue = Op::power < 0 ? total : 0;
     with_mass<Op>(row.by, s, [&](auto mass) {
         if constexpr (!mass.constant) {
             auto w = mass.w;
@@ -263,12 +325,13 @@ template <class Op> double pass_on(const ScoreRow& row, const RowState& s, doubl
 }
 
 template <class Op> constexpr AttentionFunctions functions = {
-    Op::power > 0, find_threshold<Op>, support_size<Op>, weigh<Op>, list<Op>, weigh_again<Op>, list_again<Op>, pass_on<Op>};
+    Op::power != 0, find_threshold<Op>, support_size<Op>, weigh<Op>, list<Op>, weigh_again<Op>, list_again<Op>, pass_on<Op>};
 
 }  // namespace
 
 // In the order of operation_names.
 const AttentionFunctions attention_functions[] = {
-    functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>, functions<Entmax15>, {}};
+    functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>, functions<Entmax15>,
+    functions<AnyEntmax>};
 
 }  // namespace rsoftmax

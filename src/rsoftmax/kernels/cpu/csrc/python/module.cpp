@@ -46,7 +46,6 @@ template <> struct Entry<AttentionCall> {
         ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues), ITEM(threads)};
 #undef ITEM
     static const char* problem(const AttentionCall& call) {
-        if (!supports_attention(call.op)) return "attention does not support this op";
         if (call.dtype == dtype_float64) return "attention does not support float64";
         if (call.length >= INT32_MAX || call.length < 1 || call.rows < 1 || call.width < 1 || call.value_width < 1)
             return "sizes must be positive";
@@ -114,7 +113,7 @@ PyMODINIT_FUNC INIT(LEVEL)() {
     auto index = [](size_t i) { return long(i); };
     PyObject* made = PyModule_Create(&module);
     if (made && add(made, "OPERATIONS", operation_names, index) && add(made, "DTYPES", dtype_names, index) &&
-        add(made, "STATE", operation_names, state_size) && add(made, "ATTENDS", operation_names, supports_attention) &&
+        add(made, "STATE", operation_names, state_size) &&
         PyModule_AddIntConstant(made, "EDGE", 1) == 0) return made;  // both calls have the field `edge`
     Py_XDECREF(made);
     return nullptr;

@@ -11,9 +11,8 @@ enum Operation : int64_t { softmax, t_softmax, r_softmax, k_softmax, sparsemax, 
 constexpr const char* operation_names[] = {"softmax", "t_softmax", "r_softmax", "k_softmax", "sparsemax", "entmax15", "entmax"};
 constexpr long operation_count = sizeof operation_names / sizeof *operation_names;
 
-// The numbers that forward leaves for backward, for each row, and whether attention knows the operation.
+// The numbers that forward leaves for backward, for each row.
 constexpr long state_size(long op) { return op <= k_softmax ? 6 : 0; }
-constexpr bool supports_attention(long op) { return op != entmax; }
 constexpr bool reads_logits_again(long op) { return op == t_softmax || op == r_softmax || op == k_softmax; }   // in backward
 
 enum Dtype : int64_t { dtype_float32, dtype_float64, dtype_float16, dtype_bfloat16 };
