@@ -10,7 +10,7 @@ from rsoftmax_lab.experiments.pretrained.grid import CALIBRATED
 from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
 COLUMNS = 3
-FLOOR = 1e-6  # errors below are rounding
+FLOOR = 1e-5  # smaller errors are drawn here
 KINDS = {
     "calibrated": ("#c1121f", "*"),
     "distance t, edge 0 or 1": ("#1d4e89", "o"),
@@ -37,7 +37,7 @@ def draw(found: Mapping[str, tuple[str, Mapping[str, Mapping[str, Any]]]], path:
         axis.set_xlabel("time of the whole model relative to sdpa", fontsize=8)
     for axis in axes[len(found) :]:
         axis.set_axis_off()
-    legend(figure, axes[: len(found)], columns=len(KINDS))
+    legend(figure, axes[: len(found)], columns=COLUMNS)
     save(figure, path)
 
 
