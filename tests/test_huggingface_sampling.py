@@ -51,7 +51,7 @@ def test_the_tokens_kept_are_those_of_min_p_and_of_top_k() -> None:
 
 
 def test_without_an_edge_they_are_min_p_and_top_k() -> None:
-    x = torch.cat([scores(), scores().index_fill(-1, torch.arange(5, 290), -torch.inf)])
+    x: Any = torch.cat([scores(), scores().index_fill(-1, torch.arange(5, 290), -torch.inf)])
     assert_close(
         TSoftmaxWarper(2.0, edge=0)(NONE, x).softmax(-1), MinPLogitsWarper(math.exp(-2.0))(NONE, x).softmax(-1)
     )

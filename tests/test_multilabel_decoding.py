@@ -195,6 +195,7 @@ def test_rows_without_a_label_are_learned_from_labels_even_if_scores_say_nothing
 def test_labels_above_the_threshold_of_the_fitted_rows_are_predicted() -> None:
     u, y = draw_labels(40, 4)
     weight = torch.rand(40, 1) + 0.1
+    average: Average
     for average, columns in (("micro", 1), ("macro", 4)):
         decoder = Decoder(4, average, beta=2.0).fit(u, y, weight=weight, calibrate=False)
         threshold = expected_f1_threshold(u, average, beta=2.0, weight=weight)[0].float()

@@ -82,7 +82,7 @@ def test_rows_must_be_finite_numbers_of_every_feature() -> None:
         ([[1.0, 2.0], [1.0]], r"expected 2 features per row, \['u', 'v'\], got 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            model.predict(wrong)  # type: ignore[arg-type]
+            model.predict(wrong)
     with pytest.raises(ValueError, match=r"expected 2 features per row, \['u', 'v'\], got 3"):
         model.predict([[1.0, 2.0, 3.0]])
     with pytest.raises(ValueError, match=r"expected 1 features per row, \['u'\], got 2"):
@@ -91,7 +91,7 @@ def test_rows_must_be_finite_numbers_of_every_feature() -> None:
         TableModel.fit(ROWS, [[]] * 27, ["u", "v"])
 
 
-COLOURED = [[0.0, "red"], [1.0, "blue"], [1.0, "red"]] * 9
+COLOURED: list[list[float | str]] = [[0.0, "red"], [1.0, "blue"], [1.0, "red"]] * 9
 
 
 def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="row 1: 'rain' must be a number, got 'much'"):
         again.predict([["much", "red"]])
     assert again.predict([]) == []
-    many = [[float(i), f"text {i}"] for i in range(60)]
+    many: list[list[float | str]] = [[float(i), f"text {i}"] for i in range(60)]
     with pytest.raises(ValueError, match="the column 'colour' has 60 different texts in 60 rows, such as 'text 9'"):
         TableModel.fit(many, [["a"]] * 60, ["rain", "colour"])
 
@@ -133,3 +133,6 @@ def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
         TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], guarantee={"recall": 0.99})
     with pytest.raises(ValueError, match="pass one of recall and precision"):
         again.guarantee(rows, labels)
+    counted = TableModel.fit(ROWS, LABELS, ["u", "v"], rule="count", n_estimators=1, max_epochs=1)
+    with pytest.raises(ValueError, match="a threshold needs rule='expected_f1', got rule='count'"):
+        counted.guarantee(ROWS, LABELS, recall=0.8)

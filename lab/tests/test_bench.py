@@ -119,8 +119,10 @@ def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
 def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Llama with a tokenizer of a few words."""
     folder = save_text_encoder(tmp_path_factory.mktemp("models") / "llama")
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS) + 5, **sizes)).save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(WORDS) + 5, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 

@@ -371,9 +371,11 @@ def test_edge_and_t_go_to_the_mappings_that_have_them() -> None:
     assert [(run.r, run.t, run.k, run.edge) for run in runs] == [
         (None, None, None, None), (None, 4.0, None, 1.0), (None, None, 8.0, 1.0), (0.5, None, None, 1.0),
     ]  # fmt: skip
-    for wrong in ({"t": 4.0}, {"k": 8.0}, {"edge": 1.0}):
+    softmax = Run("RTE", "softmax")
+    wrong: list[dict[str, Any]] = [{"t": 4.0}, {"k": 8.0}, {"edge": 1.0}]
+    for setting in wrong:
         with pytest.raises(ValueError, match="needs"):
-            Run("RTE", "softmax", **wrong)
+            replace(softmax, **setting)
 
 
 def step_trial(r: float | None, seed: int, dev: float, ratio: float) -> str:

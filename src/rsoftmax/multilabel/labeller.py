@@ -161,6 +161,7 @@ class Labeller(ABC):
         y = indicator(labels, self.names)
         check_lengths(items, y)
         odds = self._check(self.outputs(items, progress=progress)).odds
+        assert odds is not None  # the head fills it
         threshold, controlled = guaranteed_threshold(odds.cpu(), y.double(), **level)
         head = self.network.head.set_threshold(threshold)
         found = self.evaluate(items, labels).as_dict() | {"guarantee": describe_guarantee(**level)}

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -139,10 +139,10 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         dropout: float = 0.5,
         input_dropout: float = 0.2,
         backbone: nn.Module | None = None,
-        n_estimators: int | str = "auto",
-        max_epochs: int | str = "auto",
+        n_estimators: int | Literal["auto"] = "auto",
+        max_epochs: int | Literal["auto"] = "auto",
         lr: float = 1e-3,
-        batch_size: int | str = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         weight_decay: float = 0.0,
         class_weight: Mapping[Any, float] | str | None = None,
         calibration: str | None = "platt",

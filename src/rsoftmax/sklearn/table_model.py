@@ -123,7 +123,7 @@ class TableModel(Labeller, nn.Module):
         """Convert a classifier that was fitted on dense features."""
         preprocessing, d = Preprocessing.of(model._preprocessing), model.n_features_in_
         network = merge(model, torch.zeros(d), torch.ones(d))
-        settings = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
+        settings: dict[str, Any] = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
         made = cls(labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), **settings)
         made.preprocessing, made.network = preprocessing, network
         return made.eval()

@@ -82,7 +82,8 @@ def _candidates(rows: int, labels: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _dense(average: Any, u: Tensor) -> Tensor:
     decoder = Decoder(u.shape[1], average).double().fit(u, torch.zeros(1), calibrate=False)
-    return decoder(u).labels & u.isfinite()
+    labels: Tensor = decoder(u).labels
+    return labels & u.isfinite()
 
 
 def _fits(name: str, rows: int) -> Sequence[tuple[Case, Call]]:

@@ -55,7 +55,7 @@ def draw_times(points: dict[str, dict[Method, Point]], errors: dict[str, float],
     figure, (axes,) = panels(1, len(points), width=4.2, height=3.6)
     for axis, (task, by_method) in zip(axes, points.items(), strict=True):
         for method, (accuracy, time, _) in by_method.items():
-            name, *given = str(method).split(", ", 1)
+            name, _, parameter = str(method).partition(", ")
             axis.errorbar(
                 time.value,
                 accuracy.value,
@@ -67,7 +67,7 @@ def draw_times(points: dict[str, dict[Method, Point]], errors: dict[str, float],
                 linestyle="",
                 label=name,
             )
-            axis.annotate(*given or [""], (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
+            axis.annotate(parameter, (time.value, accuracy.value), (5, 5), textcoords="offset points", fontsize=8)
         if SOFTMAX in by_method:
             _error_band(axis, by_method[SOFTMAX].accuracy.value, errors[task])
         axis.axvline(1.0, color="#c1121f", linestyle=":", label="torch's attention")

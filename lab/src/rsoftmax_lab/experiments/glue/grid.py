@@ -119,7 +119,7 @@ def grid(
     """The grid of Table 2, or a part of it; ``t``, ``k`` and ``edge`` go to the mappings that have them."""
 
     def run(task: str, mapping: str, r: float | None, lr: float, seed: int) -> Run:
-        own = {letter: value for letter, value in (("t", t), ("k", k)) if _letter(mapping) == letter}
+        own: dict[str, Any] = {letter: value for letter, value in (("t", t), ("k", k)) if _letter(mapping) == letter}
         own["edge"] = edge if has_edge(mapping) else None
         many = (5 if task == "MRPC" else 3) if epochs is None else epochs
         return Run(task, mapping, r, lr, many, seed, **rest, **own)

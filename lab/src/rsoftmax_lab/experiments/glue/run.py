@@ -124,7 +124,7 @@ def _network(model: str, run: Run) -> PreTrainedModel:
     )
     parameter = ROW_MAPPINGS[run.mapping].parameter
     value = getattr(run, parameter.name, None) if parameter else None
-    given = {} if parameter is None else {parameter.name: parameter.example if value is None else value}
+    given: dict[str, Any] = {} if parameter is None else {parameter.name: parameter.example if value is None else value}
     set_attention(network, run.mapping, edge=run.edge, **given)
     return network
 

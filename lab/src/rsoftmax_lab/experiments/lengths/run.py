@@ -23,11 +23,12 @@ class Model(nn.Module):
     def __init__(self, run: Run) -> None:
         super().__init__()
         task, width = TASKS[run.task], run.width
-        given: dict[str, Any] = {
+        parameters: dict[str, dict[str, Any]] = {
             "r_softmax": {"r": 0.5},
             "t_softmax": {"t": torch.tensor([4.0]), "learnable": True},
             "k_softmax": {"k": task.k},
-        }.get(run.mapping, {})
+        }
+        given = parameters.get(run.mapping, {})
         self.key: nn.Module = nn.Linear(1, width) if run.task == "max" else nn.Embedding(2 * NAMES, width)
         self.value: nn.Module = nn.Embedding(task.classes, width) if task.classes else nn.Linear(1, width)
         self.item, self.question, self.head = (_mlp(width, size) for size in (width, width, task.classes or 1))
