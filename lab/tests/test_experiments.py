@@ -37,8 +37,9 @@ def test_the_table_has_a_row_for_every_folder() -> None:
 def test_every_experiment_has_the_files_that_are_promised(name: str) -> None:
     package = f"rsoftmax_lab.experiments.{name}"
     assert import_module(package).__doc__
-    for file in ("data", "run"):
-        import_module(f"{package}.{file}")
+    shared = {"text": "rsoftmax_lab.experiments.goemotions"}  # the reader of several experiments
+    import_module(shared.get(name, f"{package}.data"))
+    import_module(f"{package}.run")
     assert callable(import_module(f"{package}.section").section)
     assert (files(package) / "template.md.jinja").is_file()
     assert {"grid", "quick_grid"} <= vars(import_module(f"{package}.grid")).keys()

@@ -17,7 +17,8 @@ class Experiment:
     """An experiment, loaded from the files of its folder.
 
     ========================  ==========================================================================================
-    ``data.py``               the data: generated, or read from files
+    ``data.py``               the data, generated or read from files; a reader that several experiments share is beside
+                              their folders, such as ``goemotions.py``
     ``grid.py``               ``Run``, one run with the paper's numbers as defaults; ``grid`` and ``quick_grid``
     ``run.py``                does a run and returns its row
     ``section.py``            ``section(found, out, notice)``: the section of the report, from the rows

@@ -20,12 +20,12 @@ def guarantees(
     from functools import partial
 
     from rsoftmax_lab.experiments import mulan
-    from rsoftmax_lab.experiments.guarantees.grid import TEXTS, grid
+    from rsoftmax_lab.experiments.guarantees.grid import TEXTS, grid, quick_grid
     from rsoftmax_lab.experiments.guarantees.run import run
 
     try:
         names = [*mulan.names(data, only), *([TEXTS] if texts is not None else [])]
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--data") from None
-    runs = grid(names, 5 if sweep.quick else resplits)
+    runs = quick_grid(names) if sweep.quick else grid(names, resplits)
     sweep.do("guarantees", runs, partial(run, data.resolve(), None if texts is None else texts.resolve()))

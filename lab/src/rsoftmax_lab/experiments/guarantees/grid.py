@@ -67,3 +67,8 @@ class Run(BaseRun):
 def grid(datasets: Sequence[str], resplits: int = 100) -> list[Run]:
     """A run for each data set."""
     return [Run(dataset, resplits) for dataset in datasets]
+
+
+def quick_grid(datasets: Sequence[str]) -> list[Run]:
+    """A few resplits."""
+    return grid(datasets, 5)

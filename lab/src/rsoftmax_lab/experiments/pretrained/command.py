@@ -30,7 +30,8 @@ def pretrained(
 
     from rsoftmax_lab.experiments.names import source_name
     from rsoftmax_lab.experiments.pretrained import grid
-    from rsoftmax_lab.experiments.pretrained.run import run, thresholds
+    from rsoftmax_lab.experiments.pretrained.data import thresholds
+    from rsoftmax_lab.experiments.pretrained.run import run
 
     files = {grid.text_name(path): path.resolve() for path in texts}
     try:
