@@ -1,11 +1,13 @@
-"""What README and pages of docs/ show about labels, run with small encoders in place of real ones."""
+"""What README and pages of docs/ show about labels and calibration, run with small models in place of real ones."""
 
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from encoders import LABELS, TEXTS
+from transformers_models import WORDS, built
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
@@ -30,7 +32,8 @@ def test_the_page_runs(
     lines = [f"{text},{';'.join(labels)}" for text, labels in zip(TEXTS, LABELS, strict=True)]
     Path("texts.csv").write_text("\n".join(["text,tags", *lines * 6]) + "\n")
     small = {"sentence-transformers/all-MiniLM-L6-v2": text_encoder, "microsoft/resnet-50": image_encoder}
-    names: dict[str, object] = {}
+    batches = [{"input_ids": torch.randint(5, WORDS, (4, 16))} for _ in range(8)]
+    names: dict[str, object] = {"model": built("llama"), "batches": batches}  # README: a reader's own
     commands = 0
     for language, text in blocks(ROOT / page):
         for encoder, folder in small.items():
