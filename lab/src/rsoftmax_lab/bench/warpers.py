@@ -44,7 +44,7 @@ def _calls(rows: int, tokens: int) -> Sequence[tuple[Case, Call]]:
     return [({"warper": name}, partial(make(), None, scores)) for name, make in WARPERS.items()]
 
 
-T_SOFTMAX, MIN_P_ROW = {"warper": ("t-softmax",)}, {"warper": "min-p"}
+K, T_SOFTMAX, MIN_P_ROW = {"warper": ("k-softmax",)}, {"warper": ("t-softmax",)}, {"warper": "min-p"}
 BENCHMARK = Benchmark(
     file="bench_warpers.jsonl",
     groups=groups,
@@ -52,5 +52,10 @@ BENCHMARK = Benchmark(
     label="{warper}",
     title="{rows} x {tokens} tokens, threads: {threads}",
     place="{rows} x {tokens} tokens, threads: {threads}",
-    goals=(Goal("t-softmax, against min-p", 1.0, {**T_SOFTMAX, "tokens": LARGE}, beside=MIN_P_ROW),),
+    goals=(
+        Goal("k-softmax of the 50 best tokens, against top-k", 1.0, {**K, "tokens": LARGE}),
+        Goal("t-softmax, against min-p", 1.0, {**T_SOFTMAX, "tokens": LARGE}, beside=MIN_P_ROW),
+        Goal("k-softmax, 1,000 tokens", 1.5, {**K, "tokens": (SMALL,)}),
+        Goal("t-softmax, 1,000 tokens", 1.5, {**T_SOFTMAX, "tokens": (SMALL,)}, beside=MIN_P_ROW),
+    ),
 )
