@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.huggingface.attention.calibrate import BINS, SHARES, TOP, certified, moved_mass
+from rsoftmax.huggingface.attention.calibrate import BINS, CORRECTIONS, SHARES, TOP, certified, moved_mass
 from rsoftmax.huggingface.attention.compare import CONFIDENCE, student_quantile, text_batches
 
 
@@ -85,6 +85,12 @@ def test_held_out_batches_certify_and_do_not_select() -> None:
         calibrate(model, batches[:1], error=0.02, held_out=[batches[i] for i in kept])
         chosen |= set(parameters(model).values.flatten().tolist())
     assert len(chosen) <= len(SHARES)
+
+
+def test_a_progress_bar_counts_every_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    calibrate(built("llama"), texts(), error=0.02, verbose=True)
+    passes = 2 * (1 + 2 * CORRECTIONS) + 2 * (1 + len(SHARES))
+    assert f"{passes}/{passes}" in capsys.readouterr().err
 
 
 def test_students_quantile() -> None:

@@ -81,7 +81,7 @@ def calibrate(
     with usage_errors("--texts"):
         batches = text_batches(tokenizer, network, texts.read_text(encoding="utf-8"), length, samples)
     with usage_errors():
-        found = calibrate(network, batches, error, per_head=per_head, edge=edge)
+        found = calibrate(network, batches, error, per_head=per_head, edge=edge, verbose=True)
     with adapter.quiet():
         network.save_pretrained(out)
         tokenizer.save_pretrained(out)

@@ -7,7 +7,7 @@ stays within an error. Half of the batches select candidates:
 1. a dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the moved
    mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
 2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
-3. candidates are the ``t`` of 10, 25, 50, 70 and 85 % of the error.
+3. candidates are the ``t`` of 10, 30, 55, 75, 87 and 95 % of the error.
 
 The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, which
 was fixed before, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound,
@@ -31,6 +31,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from rsoftmax.huggingface.attention import adapter
 from rsoftmax.huggingface.attention.api import HeadTable, parameters, pretrained_model, set_attention
@@ -41,6 +42,7 @@ from rsoftmax.huggingface.attention.compare import (
     Batch,
     Comparison,
     Outcome,
+    Tick,
     check_batches,
     compare,
     outcome_of,
@@ -53,7 +55,7 @@ from rsoftmax.huggingface.attention.saving import certify
 Family = Callable[[float], tuple[list[Tensor], float]]
 """From an error to thresholds ``[heads]`` per layer with this predicted error, and the prediction."""
 
-SHARES = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the error: the candidates, in the order in which they are tested
+SHARES = (0.1, 0.3, 0.55, 0.75, 0.87, 0.95)  # of the error: the candidates, in the order in which they are tested
 MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 BINS, TOP = 640, 32.0  # of the histograms: 0.05 nats each
 CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
@@ -119,6 +121,7 @@ def calibrate(
     held_out: Iterable[Batch] | None = None,
     per_head: bool = False,
     edge: float = 0.0,
+    verbose: bool = False,
 ) -> Calibration:
     """Switch a pretrained model to ``t_softmax`` attention with a small threshold that stays within an error.
 
@@ -132,6 +135,7 @@ def calibrate(
         held_out: batches that certify the error, not used otherwise. Default: the second half of ``batches``.
         per_head: choose one threshold per head by its effect on the error, which takes a backward pass.
         edge: the width of the edge in nats. 0 has the most zeros at an error; choose 1 to fine-tune the model.
+        verbose: show a progress bar.
 
     Returns:
         The threshold and what was measured; see :class:`Calibration`. ``save_pretrained`` stores the threshold with the
@@ -157,12 +161,14 @@ def calibrate(
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
     _check(error, edge, test)
-    with restored(model):
-        set_attention(model, "t_softmax", t=math.inf, edge=edge)
-        heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None)
-    family = _per_head(heads) if per_head else _constant(heads, edge)
-    candidates = _candidates(partial(_try, model, fit, edge), family, error)
-    results = _try(model, test, edge, candidates)
+    passes = len(fit) * (1 + 2 * CORRECTIONS) + len(test) * (1 + len(SHARES))
+    with tqdm(total=passes, unit="pass", disable=not verbose) as bar:
+        with restored(model):
+            set_attention(model, "t_softmax", t=math.inf, edge=edge)
+            heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None, bar.update)
+        family = _per_head(heads) if per_head else _constant(heads, edge)
+        candidates = _candidates(partial(_try, model, fit, edge, bar.update), family, error)
+        results = _try(model, test, edge, bar.update, candidates)
     index = _choose(results, error)
     chosen, result = candidates[index], results[index]
     mean, deviation = result.mean()
@@ -191,9 +197,11 @@ def calibrate(
 # ------------------------------------------------------------------------------------------- selection and certificate
 
 
-def _try(model: nn.Module, batches: list[Batch], edge: float, candidates: list[list[Tensor]]) -> list[Comparison]:
+def _try(
+    model: nn.Module, batches: list[Batch], edge: float, tick: Tick, candidates: list[list[Tensor]]
+) -> list[Comparison]:
     settings = [{"mapping": "t_softmax", "t": _simplest(t), "edge": edge} for t in candidates]
-    return compare(model, batches, settings)
+    return compare(model, batches, settings, tick)
 
 
 def _simplest(t: list[Tensor]) -> Any:
@@ -310,13 +318,14 @@ def _edge_weight(gap: Tensor, t: Tensor | float, edge: float) -> Tensor:
 
 
 def _collect(
-    model: nn.Module, batches: list[Batch], edge: float, covariance: dict[nn.Module, Tensor] | None
+    model: nn.Module, batches: list[Batch], edge: float, covariance: dict[nn.Module, Tensor] | None, tick: Tick
 ) -> dict[str, _Heads]:
     """The histograms of every attention module, in one dense pass."""
     found: dict[nn.Module, _Heads] = {}
     for batch in batches:
         see = partial(_add, model, found, batch, edge, covariance)
         run_observed(model, batch, Observer(see, step_of([batch])))
+        tick()
     modules = adapter.attention_modules(pretrained_model(model))
     if missing := [name for name, module in modules.items() if module not in found]:
         raise ValueError(f"calibrate: the batches do not reach {', '.join(missing)}; give inputs for all parts")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,19 +22,23 @@ from rsoftmax.huggingface.attention.parameters import attach, parameter_of
 from rsoftmax.huggingface.attention.saving import ENTRY
 
 Batch = Mapping[str, Any]
+Tick = Callable[[], object]  # called after each forward pass
 CONFIDENCE = 0.95  # of upper bounds
 ROWS = 128  # queries per text whose weights are observed
 LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
 KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
 
 
-def compare(model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mapping[str, Any]]) -> list["Comparison"]:
+def compare(
+    model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mapping[str, Any]], tick: Tick = lambda: None
+) -> list["Comparison"]:
     """Run a model densely and in several sparse settings.
 
     Args:
         model: as in :func:`set_attention`. It is left unchanged.
         batches: as in :func:`calibrate`.
         settings: the arguments of :func:`set_attention`.
+        tick: called after each forward pass, to show progress.
 
     Returns:
         One comparison per setting. Dense is the model as given, or softmax if it is sparse already.
@@ -45,9 +49,11 @@ def compare(model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mappi
         for batch in batches:
             host.set_attn_implementation(dense)
             reference = _run(model, batch)
+            tick()
             for setting, result in zip(settings, results, strict=True):
                 set_attention(model, **setting)
                 result.add(reference, _run(model, batch))
+                tick()
     return results
 
 
