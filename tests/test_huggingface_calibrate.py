@@ -17,7 +17,16 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.huggingface.attention.calibrate import BINS, CORRECTIONS, SHARES, TOP, certified, moved_mass
+from rsoftmax.huggingface.attention.calibrate import (
+    BINS,
+    CORRECTIONS,
+    SHARES,
+    TOP,
+    _equal_mass,
+    _Heads,
+    certified,
+    moved_mass,
+)
 from rsoftmax.huggingface.attention.compare import CONFIDENCE, student_quantile, text_batches
 
 
@@ -89,8 +98,18 @@ def test_held_out_batches_certify_and_do_not_select() -> None:
 
 def test_a_progress_bar_counts_every_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
     calibrate(built("llama"), texts(), error=0.02, verbose=True)
-    passes = 2 * (1 + 2 * CORRECTIONS) + 2 * (1 + len(SHARES))
+    passes = 2 * (1 + CORRECTIONS * 2) + 2 * (1 + len(SHARES))
     assert f"{passes}/{passes}" in capsys.readouterr().err
+
+
+def test_heads_with_the_same_moved_mass_have_their_own_thresholds() -> None:
+    """A head whose mass decays twice as fast needs half the threshold."""
+    gap = (torch.arange(BINS) + 0.5) * (TOP / BINS)
+    mass = torch.stack([(-gap).exp(), (-2 * gap).exp()])
+    heads = {"layer": _Heads(mass / mass.sum(-1, keepdim=True), torch.ones(2, BINS), rows=1.0)}
+    (t,), predicted = _equal_mass(heads, edge=0.0)(3 * 0.05**2)
+    assert predicted <= 3 * 0.05**2
+    assert_close(t, torch.tensor([1.0, 0.5]) * -math.log(0.05), atol=0.1, rtol=0)  # the grid has steps of 0.1
 
 
 def test_students_quantile() -> None:

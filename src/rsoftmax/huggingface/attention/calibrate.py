@@ -15,8 +15,10 @@ was fixed before, up to the first whose mean error cannot be shown to be within 
 certify any threshold that exceeds the error, the first such one has to pass. See Angelopoulos et al., Learn then test
 (2021).
 
-With ``per_head=True`` step 1 also predicts the error of each head: half of ``d' C d``, where ``d`` is the change of the
-head's output and ``C`` the covariance of the gradient there, from one backward pass.
+With ``per_head=True`` three families of thresholds compete, and the first half selects the one with the most zeros:
+one ``t`` for all heads; the same moved mass in every head; the most zeros at a sum of predicted errors. The predicted
+error of a head is half of ``d' C d``, where ``d`` is the change of its output and ``C`` the covariance of the gradient
+there, from one backward pass.
 """
 
 import math
@@ -133,7 +135,8 @@ def calibrate(
             per token; for classifiers that of the class distribution; for encoders one minus the cosine of the
             mean-pooled embeddings.
         held_out: batches that certify the error, not used otherwise. Default: the second half of ``batches``.
-        per_head: choose one threshold per head by its effect on the error, which takes a backward pass.
+        per_head: choose one threshold per head, by its moved mass or its effect on the error, which takes a backward
+            pass; one for all heads if that has more zeros.
         edge: the width of the edge in nats. 0 has the most zeros at an error; choose 1 to fine-tune the model.
         verbose: show a progress bar.
 
@@ -161,13 +164,15 @@ def calibrate(
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
     _check(error, edge, test)
-    passes = len(fit) * (1 + 2 * CORRECTIONS) + len(test) * (1 + len(SHARES))
+    passes = len(fit) * (1 + CORRECTIONS * (4 if per_head else 2)) + len(test) * (1 + len(SHARES))
     with tqdm(total=passes, unit="pass", disable=not verbose) as bar:
         with restored(model):
             set_attention(model, "t_softmax", t=math.inf, edge=edge)
             heads = _collect(model, fit, edge, _gradient_covariance(model, fit) if per_head else None, bar.update)
-        family = _per_head(heads) if per_head else _constant(heads, edge)
-        candidates = _candidates(partial(_try, model, fit, edge, bar.update), family, error)
+        families = [_constant(heads, edge)]
+        families += [_equal_mass(heads, edge), _loss_aware(heads)] if per_head else []
+        tried = _candidates(partial(_try, model, fit, edge, bar.update), families, error)
+        candidates = min(tried, key=lambda each: _kept(heads, each[-1]))
         results = _try(model, test, edge, bar.update, candidates)
     index = _choose(results, error)
     chosen, result = candidates[index], results[index]
@@ -210,13 +215,18 @@ def _simplest(t: list[Tensor]) -> Any:
     return float(f"{values[0]:.6g}") if (values == values[0]).all() else t
 
 
-def _candidates(measure: Callable[[Any], list[Comparison]], family: Family, error: float) -> list[list[Tensor]]:
-    """The thresholds of shares of the error, where runs of the sparse model correct the predictions."""
-    scale = 1.0
+def _candidates(
+    measure: Callable[[Any], list[Comparison]], families: list[Family], error: float
+) -> list[list[list[Tensor]]]:
+    """For each family the thresholds of shares of the error, where runs of the sparse model correct the predictions."""
+    scales = [1.0] * len(families)
     for _ in range(CORRECTIONS):
-        t, predicted = family(error / scale)
-        scale = max(measure([t])[0].mean()[0], 1e-12) / max(predicted, 1e-12)
-    return [family(share * error / scale)[0] for share in SHARES]
+        guesses = [family(error / scale) for family, scale in zip(families, scales, strict=True)]
+        measured = [result.mean()[0] for result in measure([t for t, _ in guesses])]
+        scales = [max(mean, 1e-12) / max(guess[1], 1e-12) for mean, guess in zip(measured, guesses, strict=True)]
+    return [
+        [family(share * error / scale)[0] for share in SHARES] for family, scale in zip(families, scales, strict=True)
+    ]
 
 
 def certified(bounds: Iterable[float], error: float) -> int:
@@ -268,12 +278,29 @@ def _constant(heads: dict[str, _Heads], edge: float) -> Family:
     return thresholds
 
 
-def _per_head(heads: dict[str, _Heads]) -> Family:
+def _equal_mass(heads: dict[str, _Heads], edge: float) -> Family:
+    """A threshold per head: the same moved mass in every head."""
+    mass, grid = torch.cat([each.mass / max(each.rows, 1) for each in heads.values()]), torch.linspace(0.1, TOP, 320)
+    moved = torch.stack([moved_mass(mass, float(t), edge) for t in grid], -1)  # decreases along the grid
+
+    def choose(minus_log: float) -> Tensor:
+        return (moved > math.exp(-minus_log)).sum(-1).clamp(max=len(grid) - 1)
+
+    def predict(minus_log: float) -> float:
+        return SCALE * float(moved.gather(-1, choose(minus_log)[:, None]).mean()) ** 2
+
+    def thresholds(target: float) -> tuple[list[Tensor], float]:
+        minus_log = _bisect(predict, 0.0, 20.0, target)
+        t = grid[choose(minus_log)]
+        return list(t.split([len(each.mass) for each in heads.values()])), predict(minus_log)
+
+    return thresholds
+
+
+def _loss_aware(heads: dict[str, _Heads]) -> Family:
     """A threshold per head: the fewest keys at a sum of predicted errors, by a price of error in keys."""
     cost = torch.cat([each.cost / max(each.rows, 1) for each in heads.values()])
-    counts = torch.cat([each.count for each in heads.values()])
-    below = torch.tensor([round(t * BINS / TOP) for t in GRID])
-    kept = F.pad(counts.cumsum(-1), (1, 0))[:, below] / counts.sum(-1, keepdim=True).clamp(min=1)
+    kept = torch.cat([_kept_below(each, torch.tensor(GRID)) for each in heads.values()])
 
     def choose(log_price: float) -> Tensor:
         return (kept + math.exp(log_price) * cost).argmin(-1)
@@ -287,6 +314,18 @@ def _per_head(heads: dict[str, _Heads]) -> Family:
         return list(t.split([len(each.mass) for each in heads.values()])), predict(log_price)
 
     return thresholds
+
+
+def _kept_below(head: _Heads, t: Tensor) -> Tensor:
+    """The share of keys less than ``t`` below the maximum; ``[heads, len(t)]``."""
+    shares = F.pad(head.count.cumsum(-1), (1, 0)) / head.count.sum(-1, keepdim=True).clamp(min=1)
+    return shares[:, (t * (BINS / TOP)).round().long().clamp(max=BINS)]
+
+
+def _kept(heads: dict[str, _Heads], t: list[Tensor]) -> float:
+    """The mean share of keys that thresholds keep."""
+    kept = [_kept_below(each, row).diagonal() for each, row in zip(heads.values(), t, strict=True)]
+    return float(torch.cat(kept).mean())
 
 
 def _bisect(decreasing: Callable[[float], float], low: float, high: float, target: float) -> float:
