@@ -10,10 +10,12 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
 from rsoftmax.multilabel import RULES
+from rsoftmax.sklearn import SparseLabelClassifier
 from rsoftmax_lab.contest import rules
 from rsoftmax_lab.contest.methods import METHODS, USERS
 from rsoftmax_lab.contest.rules import Answers
 from rsoftmax_lab.contest.scores import AVERAGES, best_threshold, micro_f1, scores
+from rsoftmax_lab.contest.training import contestant, train_and_score
 from rsoftmax_lab.experiments.synthetic import grid, run
 from rsoftmax_lab.experiments.synthetic.data import draw
 from rsoftmax_lab.experiments.synthetic.grid import Run
@@ -70,18 +72,22 @@ def test_the_test_rows_leave_the_papers_rows_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_and_fills_its_row(method: str) -> None:
+def test_every_method_lowers_its_loss_and_fills_its_row(method: str) -> None:
     small = replace(SMALL, method=method, epochs=12, lr=1e-2)
-    row = run.run(small)
+    data = draw(small)
+    model = contestant(small)
+    for _ in range(12):
+        model.partial_fit(data.train.X, data.train.Y)
+    losses = model.estimators_[0].history[:, "train_loss"]
+    assert losses[-1] < losses[0]
+    row = train_and_score(small, data, curves=True)
     assert row["rules"].keys() == METHODS[method].rules.keys()
     for rule in row["rules"].values():
-        assert 1 <= rule["epoch"] <= 12
+        assert rule["epoch"] == 1 + int(np.argmax(rule["curve"]))
+        assert rule["validation"]["micro"] == pytest.approx(max(rule["curve"]), abs=0.06)  # curves have one decimal
         assert all(
             0 <= rule[split][average] <= 100 for split in ("validation", "test", "test_last") for average in AVERAGES
         )
-    data = draw(small)
-    everything = 100 * f1_score(data.test.Y, np.ones_like(data.test.Y), average="micro")
-    assert row["rules"]["true_count"]["test"]["micro"] > everything + 5
 
 
 @pytest.mark.train
@@ -89,11 +95,12 @@ def test_every_method_learns_and_fills_its_row(method: str) -> None:
 def test_a_classifier_as_a_user_gets_it_fills_the_same_row(method: str) -> None:
     row = run.run(replace(SMALL, method=method))
     assert row["rules"].keys() == USERS[method].rules.keys()
-    data = draw(SMALL)
-    everything = 100 * f1_score(data.test.Y, np.ones_like(data.test.Y), average="micro")
+    train, validation, test = draw(SMALL)
+    model = SparseLabelClassifier(**USERS[method].head, random_state=0)
+    model.fit(train.X, train.Y, validation=(validation.X, validation.Y))
+    assert row["rules"]["labels"]["test"] == scores(test.Y, model.predict(test.X))
     for rule in row["rules"].values():
         assert rule["test"] == rule["test_last"]
-        assert rule["test"]["micro"] > everything + 5
 
 
 def test_users_take_part_in_figure_2_with_three_labels_of_thirty() -> None:
