@@ -303,9 +303,25 @@ def test_no_name_in_the_settings_leads_out_of_the_folder(tmp_path: Path) -> None
     folder, outside = tmp_path / "model", tmp_path / "thesis.docx"
     outside.write_text("mine")
     folder.mkdir()
-    settings = {"model_type": TABLE, "files": ["../thesis.docx", str(outside), "a/../../thesis.docx", "config.json"]}
+    (folder / "link").symlink_to(tmp_path)
+    leading = ["../thesis.docx", str(outside), "a/../../thesis.docx", "link/thesis.docx"]
+    settings = {"model_type": TABLE, "files": [*leading, "config.json"]}
     (folder / "config.json").write_text(json.dumps(settings))
     with folders.write(folder) as place:
         (place / "config.json").write_text(json.dumps({"model_type": TABLE}))
     remove_model(folder)
     assert outside.read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
+    versioned(1).save(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.unlink()
+    weights.mkdir()
+    (weights / "thesis.docx").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"holds model.safetensors, which is not part of a saved TableModel"):
+        versioned(2).save(tmp_path / "model")
+    with folders.write(tmp_path / "model") as place:  # a version without the file
+        (place / "config.json").write_text(json.dumps({"model_type": TABLE}))
+    assert (weights / "thesis.docx").read_text() == "mine"
+    assert names(tmp_path / "model") == FILES

@@ -117,8 +117,8 @@ def check_writable(folder: Path, kind: str, staged: Path | None = None) -> None:
     found = kind_of(folder)
     if found not in (kind, None):
         raise FileExistsError(f"{folder} holds a {KINDS[found][1]}; choose another folder for a {KINDS[kind][1]}")
-    own = _manifest(folder) if found else set()
     if staged is not None:
+        own = _own(folder) if found else set()
         foreign = {name for name in _names(staged) - own - {CARD} if _differ(folder / name, staged / name)}
     else:
         foreign = set() if found else _others(folder)
@@ -230,7 +230,7 @@ def _publish(folder: Path) -> None:
     committed = folder / COMMITTED
     if not committed.is_dir():
         return
-    for name in _listed(folder) - _names(committed) - {CARD}:
+    for name in _own(folder) - _names(committed) - {CARD}:
         (folder / name).unlink(missing_ok=True)
     for path in sorted(_files(committed), key=lambda path: path.name == SETTINGS):
         target, link = folder / path.relative_to(committed), folder / _unfinished_name()
@@ -267,6 +267,19 @@ def _settings(place: Path) -> dict[str, Any]:
 def _manifest(folder: Path) -> set[str]:
     """The names of the files that the saved model consists of."""
     return _listed(_whole(folder))
+
+
+def _own(folder: Path) -> set[str]:
+    """The names of files that a save may replace or delete.
+
+    Not among them is a folder that took the place of a file, or a file that a linked folder leads to.
+    """
+    place = folder.resolve()
+    return {
+        name
+        for name in _listed(folder)
+        if not (place / name).is_dir() and (place / name).parent.resolve().is_relative_to(place)
+    }
 
 
 def _listed(place: Path) -> set[str]:
