@@ -116,6 +116,31 @@ def test_a_save_that_fails_leaves_no_new_folder(tmp_path: Path, monkeypatch: pyt
     assert not names(tmp_path)
 
 
+def test_a_disk_that_is_full_is_an_error_and_leaves_the_old_model(text_encoder: Path, tmp_path: Path) -> None:
+    labels, table = LabelModel.from_encoder(text_encoder, NAMES), versioned(1)
+    for save in (labels.save_pretrained, table.save):
+        save(tmp_path / save.__name__)
+        before = {path.name: path.read_bytes() for path in (tmp_path / save.__name__).iterdir()}
+        with largest_file(100), pytest.raises(OSError, match="File too large"):
+            save(tmp_path / save.__name__)
+        assert {path.name: path.read_bytes() for path in (tmp_path / save.__name__).iterdir()} == before
+        with largest_file(100), pytest.raises(OSError, match="File too large"):
+            save(tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let the system refuse to write more than so many bytes to a file."""
+    resource = pytest.importorskip("resource")  # Windows has none
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_save_during_a_load_waits_and_the_load_gets_one_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +295,7 @@ def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp
     changes: dict[str, tuple[dict[str, Any], str]] = {
         "newer": ({"rsoftmax_version": "99.1.0"}, f"saved by rsoftmax 99.1.0, this is {__version__}: pip install -U"),
         "twice": ({"labels": ["a", "a"]}, r"is damaged: labels must be distinct names .* got \['a', 'a'\]"),
+        "features": ({"features": ["u", "u"]}, r"is damaged: features must be distinct names .* got \['u', 'u'\]"),
         "number": ({"labels": ["a", 1]}, r"is damaged: labels must be distinct names .* got \['a', 1\]"),
         "none": ({"labels": None}, "is damaged: "),
         "fewer": ({"labels": ["a"]}, "is damaged: "),

@@ -60,6 +60,7 @@ def test_attention_map_marks_zeros_and_leaves_the_future_out(saved: Path) -> Non
         (["--mapping", "softmin"], "there is no mapping 'softmin'"),
         (["--mapping", "sparsemax", "--r", "0.1"], "sparsemax takes no parameter, got r=0.1"),
         (["--text", "cat " * 70], "a plot has room for 64 tokens, but the text has 72"),
+        (["--text", "caf\udce9"], r"'caf\udce9' is not valid Unicode: it has a lone surrogate"),
         (["--out", "map.txt"], "'map.txt' must end in .png, .svg or .pdf"),
         (["--model", "/no/such/folder"], "'/no/such/folder' is not a folder or hub id with a model"),
     ],

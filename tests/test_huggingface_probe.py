@@ -166,12 +166,14 @@ MIXES: dict[str, Callable[[Tensor], Tensor]] = {
     "scaled, masked and dropped": lambda h: nn.functional.dropout((0.1 * (h @ h.mT) + 1).softmax(-1), 0.1) @ h,
     "learned queries": lambda h: torch.softmax(QUERY @ h.mT, -1) @ h,
     "einsum": lambda h: torch.einsum("bqk,bkd->bqd", torch.einsum("bqd,bkd->bqk", h, h).softmax(-1), h),
+    "by logarithms": lambda h: (h @ h.mT).log_softmax(-1).exp() @ h,
     "fused": lambda h: nn.functional.scaled_dot_product_attention(h, h, h),
 }
 HARMLESS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda h: h.mean(1),
     "classes": lambda h: h.mean(1).softmax(-1),
     "pooling": lambda h: (h[..., :1].softmax(1) * h).sum(1),
+    "log-likelihoods": lambda h: (h @ h.mT).log_softmax(-1).sum(-1),
     "similarity": lambda h: (h[:, 0] @ h[:, 0].mT).softmax(-1),
 }
 

@@ -266,10 +266,10 @@ def check_lengths(items: Sequence[Any], y: Tensor) -> None:
         raise ValueError(f"there must be as many items as labels, and at least one; got {len(items)} and {len(y)}")
 
 
-def check_names(labels: Sequence[str]) -> list[str]:
-    """Return the names of labels as a list; raise ValueError unless they are distinct, non-empty texts."""
-    names = list(labels)
+def check_names(given: Sequence[str], what: str = "labels") -> list[str]:
+    """Return the names of labels or features as a list; raise ValueError unless they are distinct, non-empty texts."""
+    names = list(given)
     wrong = [name for name in names if not isinstance(name, str) or not name]
-    if isinstance(labels, str) or wrong or not names or len(set(names)) < len(names):
-        raise ValueError(f"labels must be distinct names such as ['anger', 'joy'], got {labels!r}")
+    if isinstance(given, str) or wrong or not names or len(set(names)) < len(names):
+        raise ValueError(f"{what} must be distinct names such as ['anger', 'joy'], got {given!r}")
     return names

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from rsoftmax.files.card import count_of, model_card, printable
@@ -63,6 +63,7 @@ class TableModel(Labeller, nn.Module):
     ) -> None:
         super().__init__()
         check_names(labels)
+        check_names(features, "features")
         self.settings: dict[str, Any] = {
             "labels": list(labels),
             "features": list(features),
@@ -99,6 +100,7 @@ class TableModel(Labeller, nn.Module):
             guarantee: hold out a fifth of the rows and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
+        check_names(features, "features")
         found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
         check_lengths(rows, truth)
@@ -201,9 +203,11 @@ class TableModel(Labeller, nn.Module):
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
+            OSError: if the files cannot be written; a model that is there already stays.
         """
         with write(Path(folder)) as place:
-            save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, place / WEIGHTS)
+            weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+            (place / WEIGHTS).write_bytes(save(weights))
             (place / CARD).write_text(self._card(), encoding="utf-8")
             (place / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
 

@@ -328,6 +328,14 @@ def _around(around: Callable[..., Any], original: Callable[..., Any]) -> Callabl
 # ------------------------------------------------------------------------------------------- logging
 
 
+def check_unicode(text: str, where: str = "") -> None:
+    """Raise ValueError unless tokenizers can read the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where}{text!r:.80} is not valid Unicode: it has a lone surrogate") from None
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Context manager and decorator that hides transformers' progress bars, warnings and messages."""

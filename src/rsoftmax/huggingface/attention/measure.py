@@ -210,6 +210,7 @@ def attention_map(
     Returns:
         The weights. In an encoder-decoder model, the decoder gets the same sentence.
     """
+    adapter.check_unicode(text)
     tokenizer, model = load_pretrained(source)
     given: dict[str, Any] = parameter or {}
     if mapping is not None or given:

@@ -29,7 +29,6 @@ SUPPORTED = (
 TOKENS = 11  # in the probe's text: unlikely as a number of heads, experts or labels
 SAMPLES = 16000  # in the probe's audio
 FUSED = re.compile("scaled_dot_product|multi_head_attention|transformer_encoder_layer")
-SOFTMAX = re.compile("(?<!log_)softmax")
 PRODUCT = re.compile("matmul|^bmm$|^baddbmm$|einsum")
 MIXES = re.compile("linear|conv|norm|embedding")  # outputs are new features, no longer scores or weights
 
@@ -150,8 +149,8 @@ class _Watch(TorchFunctionMode):
         module, inputs = self.running[-1], list(_tensors((args, kwargs)))
         if FUSED.search(name):
             self._report(module)
-        elif SOFTMAX.search(name):
-            if self._is_attention(result, *args, **kwargs):
+        elif "softmax" in name:  # the exponential of log_softmax gives weights, too
+            if "log_softmax" not in name and self._is_attention(result, *args, **kwargs):
                 self._report(module)
             if any(id(tensor) in self.scores for tensor in inputs):
                 self.weights[id(result)] = result, module

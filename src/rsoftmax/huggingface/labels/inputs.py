@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax.huggingface.attention.adapter import check_unicode, quiet
 
 TEXT, IMAGE = "input_ids", "pixel_values"
 """The main input of an encoder, as transformers names it."""
@@ -142,8 +142,8 @@ class Inputs:
         for row, item in enumerate(found, 1):
             if not (isinstance(item, str) or (not texts and (isinstance(item, Path) or hasattr(item, "getexif")))):
                 raise TypeError(f"row {row}: expected {article} {kind}, got {item!r:.80}, a {type(item).__name__}")
-            if texts and not _is_unicode(item):
-                raise ValueError(f"row {row}: {item!r:.80} is not valid Unicode: it has a lone surrogate")
+            if texts:
+                check_unicode(item, f"row {row}: ")
         return found
 
     def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
@@ -228,14 +228,6 @@ def check_pooling(pooling: str) -> None:
     """Raise unless it is a key of ``POOLINGS``."""
     if pooling not in POOLINGS:
         raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {', '.join(map(repr, POOLINGS))}")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _image(item: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
@@ -257,11 +257,15 @@ class LabelModel(Labeller, PreTrainedModel):
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
+            OSError: if the files cannot be written; a model that is there already stays.
         """
         push = options.pop("push_to_hub", False)
         one_file = {"max_shard_size": "1000TB"}
         with write(Path(save_directory)) as folder, quiet():
-            super().save_pretrained(folder, **{**options, **one_file})
+            try:
+                super().save_pretrained(folder, **{**options, **one_file})
+            except SafetensorError as error:
+                raise OSError(f"cannot write to {save_directory}: {error}") from None
             if self.processor is not None:
                 self.processor.save_pretrained(folder)
             (folder / CARD).write_text(self._card(), encoding="utf-8")
