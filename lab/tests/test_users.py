@@ -13,9 +13,10 @@ from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import AVERAGES, scores
+from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.users import once
 from rsoftmax_lab.experiments.users.cuts import TUNE
