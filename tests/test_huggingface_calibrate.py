@@ -188,6 +188,21 @@ def test_the_command_writes_a_folder_that_loads_and_a_figure(text_encoder: Path,
         assert not (tmp_path / "new").exists()
 
 
+def test_a_command_that_cannot_write_everything_writes_nothing(
+    text_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    lines = tmp_path / "texts.txt"
+    lines.write_text("\n".join(f"{text} {other}" for text in TEXTS * 2 for other in TEXTS))
+    monkeypatch.setattr(hf.PreTrainedTokenizerBase, "save_pretrained", fail)
+    shown = run("--model", text_encoder, "--texts", lines, "--out", tmp_path / "sparse")
+    assert shown.exit_code == 2
+    assert "no space left" in shown.output
+    assert list(tmp_path.iterdir()) == [lines]
+
+
 def test_pieces_of_a_text_are_evenly_spaced() -> None:
     class Tokenizer:
         """One token per word, which is a number."""

@@ -1,6 +1,9 @@
 """``rsoftmax attention-map`` and ``rsoftmax calibrate``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -80,11 +83,11 @@ def calibrate(
         tokenizer, network = load_pretrained(model, task_head=True)
     with usage_errors("--texts"):
         batches = text_batches(tokenizer, network, texts.read_text(encoding="utf-8"), length, samples)
-    with usage_errors():
+    with usage_errors(), new_folder(out) as staged:
         found = calibrate(network, batches, error, per_head=per_head, edge=edge, verbose=True)
-    with adapter.quiet():
-        network.save_pretrained(out)
-        tokenizer.save_pretrained(out)
+        with adapter.quiet():
+            network.save_pretrained(staged)
+            tokenizer.save_pretrained(staged)
     typer.echo(str(found))
     typer.echo(f"wrote {out}")
     if path:
@@ -92,3 +95,13 @@ def calibrate(
 
         draw_calibrated_heads(found, path)
         typer.echo(f"wrote {path}")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which appears at ``path`` when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as parent:
+        staged = Path(parent, path.name)
+        yield staged
+        staged.rename(path)
