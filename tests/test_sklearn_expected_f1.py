@@ -2,17 +2,19 @@
 
 import inspect
 import io
+import warnings
 from typing import Any
 
 import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy.special import expit
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_multilabel_classification
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomForestClassifier
 from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
@@ -208,6 +210,8 @@ def test_a_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
         ({"calibration": "isotonic"}, r"calibration must be one of \('platt', None\), got 'isotonic'"),
         ({"cv": 1}, "cv must be a number of folds of at least 2, a fraction .* got cv=1"),
         ({"cv": 1.5}, "cv must be a number of folds of at least 2, a fraction .* got cv=1.5"),
+        ({"cv": "out-of-bag"}, "cv must be a number of folds of at least 2, a fraction .* got cv='out-of-bag'"),
+        ({"cv": "oob"}, "needs an estimator with out-of-bag predictions, such as RandomForestClassifier"),
         ({"max_labels": 9}, r"max_labels <= 5"),
         ({"estimator": StandardScaler()}, "has neither predict_proba nor decision_function"),
     ],
@@ -281,6 +285,41 @@ def test_the_cheap_mode_fits_once_and_one_model_can_be_kept() -> None:
         assert len(fits) == 5 * len(rows), settings  # a fit for each label
         assert len(model.models_[0]) == (1 if len(rows) < 3 or not model.ensemble else 4), settings
         assert model.score(X[TEST], Y[TEST]) > 0.6, settings
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RandomForestClassifier(20, random_state=0),
+        BaggingClassifier(LOGISTIC, 20, random_state=0),  # one label at a time
+        make_pipeline(StandardScaler(), ExtraTreesClassifier(20, bootstrap=True, random_state=0)),
+    ],
+    ids=str,
+)
+def test_out_of_bag_scores_calibrate_a_single_fit_on_all_rows(estimator: Any) -> None:
+    rows = 100
+    model = behind(estimator, cv="oob", ensemble=False).fit(X[:rows], Y[:rows])
+    ((fitted,),) = model.models_
+    expected = np.full((rows, 5), np.nan)
+    for one, labels in zip(fitted.models_, np.arange(5).reshape(len(fitted.models_), -1), strict=True):
+        members = one[-1] if hasattr(one, "steps") else one
+        expected[:, labels] = members.oob_decision_function_[:, 1].reshape(rows, -1)
+    np.testing.assert_allclose(expit(fitted.oob_log_odds(Y[:rows])), expected)
+    assert model.evaluation_ is not None
+    assert model.evaluation_.rows == rows
+
+
+def test_out_of_bag_scores_of_unknown_labels_and_of_rows_in_every_bag_are_left_out() -> None:
+    y = Y[:60].astype(float)
+    y[::2, 1] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, of rows in every bag
+        model = behind(RandomForestClassifier(3, random_state=0), cv="oob").fit(X[:60], y)
+    odds = model.models_[0][0].oob_log_odds(y)
+    assert np.isnan(odds[::2, 1]).all()
+    assert not np.isnan(odds[1::2, 1]).all()
+    assert 0 < np.isnan(odds[:, 0]).mean() < 1
+    assert np.isfinite(model.predict_proba(X[TEST])).all()
 
 
 def test_cuts_have_a_spread_and_the_expected_score_is_close_to_the_cross_validated_one() -> None:

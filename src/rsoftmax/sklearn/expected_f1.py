@@ -31,6 +31,7 @@ from rsoftmax.multilabel.decoding import DEFAULTS
 from rsoftmax.sklearn.targets import Matrix, Targets, label_score, stratified_folds
 
 CALIBRATIONS = ("platt", None)
+OOB = "oob"
 TINY = np.finfo(np.float64).tiny
 Array = NDArray[np.float64]
 Split = tuple[NDArray[np.intp], NDArray[np.intp]]
@@ -72,6 +73,15 @@ class FoldModel:
         if self.models_:
             labels = len(self.varying_) // len(self.models_)
             found[:, self.varying_] = np.concatenate([_log_odds(model, X, labels) for model in self.models_], axis=1)
+        return found
+
+    def oob_log_odds(self, Y: NDArray[Any]) -> Array:
+        """Return out-of-bag log-odds [rows, K] of the rows of ``fit``; NaN also for rows that are in every bag."""
+        found = np.full(Y.shape, np.nan)
+        if self.models_:
+            for model, labels in zip(self.models_, self.varying_.reshape(len(self.models_), -1), strict=True):
+                known = ~np.isnan(Y[:, labels[0]].astype(np.float64))
+                found[np.ix_(known, labels)] = _oob_log_odds(model)
         return found
 
     def _fit_label(self, X: Matrix, y: NDArray[Any], known: NDArray[np.bool_], params: dict[str, Any]) -> Any:
@@ -145,6 +155,10 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _owner(self) -> str:
         return type(self).__name__
 
+    @property
+    def _oob(self) -> bool:
+        return isinstance(self.cv, str) and self.cv == OOB
+
     def _estimators(self) -> list[Any]:
         return list(self.estimator) if isinstance(self.estimator, list | tuple) else [self.estimator]
 
@@ -192,7 +206,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for train, test in ([(rows, rows)] if isinstance(estimator, FrozenEstimator) else splits)
         ]
         done = joblib.Parallel(self.n_jobs, return_as="generator")(
-            joblib.delayed(_fit_and_score)(estimator, X, Y, params, train, test)
+            joblib.delayed(_fit_and_score)(estimator, X, Y, params, train, test, oob=self._oob)
             for _, estimator, params, train, test in tasks
         )
         held_out = [np.full(Y.shape, np.nan) for _ in self._estimators()]
@@ -214,18 +228,19 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The train and test rows of each fit; of a fraction, one split."""
         if all(isinstance(one, FrozenEstimator) for one in self._estimators()):
             return []
-        if hasattr(self.cv, "split"):
+        if hasattr(self.cv, "split") and not isinstance(self.cv, str):
             return list(self.cv.split(X, np.nan_to_num(Y), **routed.splitter.split))
-        if isinstance(self.cv, Iterable):
+        if isinstance(self.cv, Iterable) and not isinstance(self.cv, str):
             return [(np.asarray(train), np.asarray(test)) for train, test in self.cv]
         share = isinstance(self.cv, float) and 0 < self.cv < 1
-        folds = max(round(1 / self.cv), 2) if share else min(self.cv, len(Y))
-        if not isinstance(folds, int | np.integer) or not 2 <= folds <= len(Y):
+        folds = max(round(1 / self.cv), 2) if share else self.cv
+        if not isinstance(folds, int | np.integer) or min(folds, len(Y)) < 2:
             raise ValueError(
                 f"{self._owner}: cv must be a number of folds of at least 2, a fraction of rows to hold out, a splitter"
                 f" or splits, for at least two rows; got cv={self.cv!r} and n_samples = {len(Y)}"
             )
-        fold = stratified_folds(np.nan_to_num(Y), int(folds), check_random_state(self.random_state))
+        folds = min(int(folds), len(Y))
+        fold = stratified_folds(np.nan_to_num(Y), folds, check_random_state(self.random_state))
         self._warn_of_rare(Y, fold)
         return [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(1 if share else folds)]
 
@@ -276,8 +291,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         min_labels: the smallest number of labels of a row.
         max_labels: the largest number of labels of a row; None: all.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
-        cv: the number of folds, stratified by labels; a fraction such as 0.2: one fit, with that fraction of rows held
-            out, at the cost of about one plain fit; or a scikit-learn splitter, or splits.
+        cv: the number of folds, stratified by labels; "oob": one fit on all rows, for estimators with out-of-bag
+            predictions (``oob_score``) such as random forests; a fraction such as 0.2: one fit, with that fraction of
+            rows held out; or a scikit-learn splitter, or splits.
         ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
         scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
             and ``beta``, which changes its meaning in a grid search over these.
@@ -360,7 +376,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         routed = self._route(weight, fit_params)
         splits = self._splits(X, Y, routed)
         held_out, models = self._cross_fit(X, Y, splits, routed)
-        self.models_ = models if self.ensemble else self._refit(X, Y, models, routed)
+        self.models_ = models if self.ensemble or self._oob else self._refit(X, Y, models, routed)
         self._limits = [_limits(odds) for odds in held_out]
         self._constant = constant_labels(Y)
         known = torch.from_numpy(Y.astype(np.float64))
@@ -387,6 +403,10 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         as_matrix = self._targets.kind in ("classes", "matrix")
         model = self if as_matrix else _MatrixAnswers(self)
         return float(get_scorer(self.scoring)(model, X, y if as_matrix else self._targets.indicator(y), **given))
+
+    def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
+        """As in the base class; out-of-bag, all rows are fitted and scored."""
+        return [(np.arange(len(Y)),) * 2] if self._oob else super()._splits(X, Y, routed)
 
     def _odds(self, X: Matrix) -> Array:
         """Calibrated log-odds [rows, K]; infinite for labels that never or always occurred."""
@@ -463,10 +483,12 @@ def _fit_and_score(
     params: dict[str, Any],
     train: NDArray[np.intp],
     test: NDArray[np.intp],
+    oob: bool,
 ) -> tuple[FoldModel, Array]:
     params = _check_method_params(X, params, indices=train)
-    model = FoldModel(estimator).fit(_safe_indexing(X, train), Y[train], params)
-    return model, model.log_odds(_safe_indexing(X, test))
+    oob = oob and not isinstance(estimator, FrozenEstimator)
+    model = FoldModel(_with_oob(estimator) if oob else estimator).fit(_safe_indexing(X, train), Y[train], params)
+    return model, model.oob_log_odds(Y) if oob else model.log_odds(_safe_indexing(X, test))
 
 
 def _mean(scores: list[Array]) -> Array:
@@ -499,10 +521,34 @@ def weight_name(estimator: Any) -> str | None:
     return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
 
 
-def _takes_labels(estimator: Any) -> bool:
+def _last_step(estimator: Any) -> Any:
     while hasattr(estimator, "steps"):
         estimator = estimator.steps[-1][1]
-    tags = get_tags(estimator)
+    return estimator
+
+
+def _with_oob(estimator: Any) -> Any:
+    """A clone that keeps its out-of-bag predictions."""
+    found = clone(estimator)
+    if not hasattr(_last_step(found), "oob_score"):
+        raise ValueError(
+            f'cv="oob" needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),'
+            f" got {estimator!r}"
+        )
+    _last_step(found).set_params(oob_score=True)
+    return found
+
+
+def _oob_log_odds(model: Any) -> Array:
+    """[rows, labels]; NaN for rows that are in every bag."""
+    votes: Array = np.asarray(_last_step(model).oob_decision_function_, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds: Array = (np.log(votes[:, 1]) - np.log(votes[:, 0])).reshape(len(votes), -1)
+    return odds
+
+
+def _takes_labels(estimator: Any) -> bool:
+    tags = get_tags(_last_step(estimator))
     return bool(tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output))
 
 

@@ -200,16 +200,16 @@ def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> ND
     """
     labels = sp.csr_array(Y)
     rows_with, left = labels.tocsc(), np.asarray(labels.sum(0)).ravel()
-    deficit = np.tile(left / folds, (folds, 1))
-    free = np.full(folds, labels.shape[0] / folds)
+    deficit = [[rows / folds] * folds for rows in left.tolist()]  # of each label in each fold
+    free = [labels.shape[0] / folds] * folds
     found = np.full(labels.shape[0], -1, dtype=np.intp)
 
-    def assign(row: int, wanted: NDArray[np.float64]) -> None:
-        best = np.flatnonzero(wanted == wanted.max())
-        best = best[free[best] == free[best].max()]
-        fold = found[row] = random.choice(best)
+    def assign(row: int, wanted: list[float]) -> None:
+        best = _largest(free, _largest(wanted, range(folds)))
+        fold = found[row] = best[random.randint(len(best))]
         of_row = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
-        deficit[fold, of_row] -= 1
+        for label in of_row.tolist():
+            deficit[label][fold] -= 1
         left[of_row] -= 1
         free[fold] -= 1
 
@@ -217,10 +217,16 @@ def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> ND
         label = np.where(left > 0, left, np.inf).argmin()
         rows = rows_with.indices[rows_with.indptr[label] : rows_with.indptr[label + 1]]
         for row in random.permutation(rows[found[rows] < 0]):
-            assign(row, deficit[:, label])
+            assign(row, deficit[label])
     for row in random.permutation(np.flatnonzero(found < 0)):
         assign(row, free)
     return found
+
+
+def _largest(values: Sequence[float], places: Sequence[int]) -> list[int]:
+    """The places of the largest value."""
+    largest = max(values[i] for i in places)
+    return [i for i in places if values[i] == largest]
 
 
 def has_unknown(Y: Matrix) -> bool:

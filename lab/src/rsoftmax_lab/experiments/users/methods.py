@@ -10,12 +10,13 @@ from sklearn.multioutput import ClassifierChain
 
 from rsoftmax.sklearn import SparseLabelClassifier
 
-HALF, TUNED, EXPECTED_F1, ONE_FIT, TUNED_CV = "half", "tuned", "expected_f1", "one_fit", "tuned_cv"
+HALF, TUNED, EXPECTED_F1, ONE_FIT, OUT_OF_BAG, TUNED_CV = "half", "tuned", "expected_f1", "one_fit", "oob", "tuned_cv"
 RULES = {
     HALF: "at .5",
     TUNED: "threshold tuned",
     EXPECTED_F1: "expected F1",
     ONE_FIT: "expected F1 from one fit",
+    OUT_OF_BAG: "expected F1 out of bag",
     TUNED_CV: "TunedThresholdClassifierCV",
 }
 
@@ -61,6 +62,7 @@ METHODS: dict[str, Method] = {
     "extra_trees": Method("extra trees", lambda seed: ExtraTreesClassifier(random_state=seed)),
     "forest": Method("random forest", _forest),
     "logistic_tuned": Method("logistic regression", lambda seed: _logistic(), (TUNED_CV,)),
+    "forest_oob": Method("random forest", _forest, (OUT_OF_BAG,)),
     "forest_tuned": Method("random forest", _forest, (TUNED_CV,)),
     "net_forest": Method("network + forest", lambda seed: [_network(seed), _forest(seed)], (EXPECTED_F1,)),
 }

@@ -24,22 +24,32 @@ class Once(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         estimator: any classifier whose fit depends only on its settings and the rows.
+        oob_score: whether a forest keeps its out-of-bag predictions.
     """
 
-    def __init__(self, estimator: Any) -> None:
+    def __init__(self, estimator: Any, oob_score: bool = False) -> None:
         self.estimator = estimator
+        self.oob_score = oob_score
 
     def fit(self, X: Matrix, y: NDArray[Any]) -> Self:
         """Fit, or reuse the cached fit to the same rows."""
-        name = joblib.hash((self.estimator, X, y))
+        estimator = clone(self.estimator)
+        if self.oob_score:
+            estimator.set_params(oob_score=True)
+        name = joblib.hash((estimator, X, y))
         if name not in _FITS:
-            _FITS[name] = clone(self.estimator).fit(X, y)
+            _FITS[name] = estimator.fit(X, y)
         _FITS.move_to_end(name)
         while len(_FITS) > KEPT:
             _FITS.popitem(last=False)
         self.model_ = _FITS[name]
         self.classes_ = getattr(self.model_, "classes_", None)
         return self
+
+    @property
+    def oob_decision_function_(self) -> Any:
+        """The out-of-bag probabilities of the fitted model."""
+        return self.model_.oob_decision_function_
 
     def predict_proba(self, X: Matrix) -> Any:
         """The probabilities of the fitted model."""

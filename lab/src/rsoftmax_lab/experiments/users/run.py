@@ -20,7 +20,7 @@ from rsoftmax_lab.contest.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run
-from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, ONE_FIT, TUNED, TUNED_CV
+from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, ONE_FIT, OUT_OF_BAG, TUNED, TUNED_CV
 from rsoftmax_lab.experiments.users.once import Once, forget
 from rsoftmax_lab.running.runs import Row
 
@@ -44,6 +44,8 @@ def run(folder: Path, run: Run) -> Row:
             found[EXPECTED_F1] = _expected_f1(estimator, run.seed, train, test)
         if ONE_FIT in rules:
             found[ONE_FIT] = _expected_f1(estimator, run.seed, train, test, cv=SHARE)
+        if OUT_OF_BAG in rules:
+            found[OUT_OF_BAG] = _expected_f1(estimator, run.seed, train, test, cv="oob")
         if TUNED_CV in rules:
             found[TUNED_CV] = _tuned_cv(estimator, train, test)
     return {"rules": {rule: {"test": found[rule]} for rule in rules}}
