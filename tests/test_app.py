@@ -15,7 +15,7 @@ from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
 from rsoftmax.extend import ROW_MAPPINGS
 from rsoftmax.huggingface import LabelModel
-from rsoftmax.plots import compare_mappings, mapping_gradients
+from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 import fastapi
@@ -143,6 +143,13 @@ def test_the_bars_of_labels_show_their_thresholds(model: LabelModel) -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == list(every)
     (marks,) = axes.get_lines()
     assert_close(torch.tensor(marks.get_xdata()), torch.tensor([cuts[name] for name in every]), check_dtype=False)
+
+
+def test_the_threshold_does_not_cross_the_number_beside_a_bar() -> None:
+    marginals, cut = {"sure": 0.9, "near": 0.03, "far": 0.01}, {"sure": 0.2, "near": 0.05, "far": 0.5}
+    (axes,) = labels_figure(marginals, ["sure"], cut).axes
+    places = {text.get_text(): text.get_position()[0] for text in axes.texts}
+    assert_close(places, {"0.900": 0.91, "0.030": 0.06, "0.010": 0.02})
 
 
 def test_an_error_is_text_and_not_html() -> None:

@@ -19,6 +19,7 @@ COLOURS = ("#2f6690", "#c44536", "#2d8659", "#f08a24", "#6a4c93", "#555555")
 DIAGONAL, UNPREDICTED = "#aaaaaa", "#c5ccd3"
 NOTHING: Mapping[str, float] = MappingProxyType({})
 MOST_BARS, MOST_LABELS = 15, 40  # that remain legible: beside an image, and in an evaluation
+NUMBER = 0.12  # the width of a number beside its bar
 
 
 def formats() -> list[str]:
@@ -73,7 +74,7 @@ def labels_figure(
     with matplotlib.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(6, max(2.0, 0.3 * min(len(probabilities), MOST_BARS) + 0.8)), layout="constrained")
         axes = figure.subplots()
-        _draw_bars(axes, probabilities, predicted)
+        _draw_bars(axes, probabilities, predicted, thresholds)
         marks = [thresholds.get(label, math.nan) for label in list(probabilities)[:MOST_BARS]]
         if thresholds:
             axes.plot(marks, range(len(marks)), "|", color=COLOURS[1], markersize=14, markeredgewidth=2)
@@ -82,14 +83,20 @@ def labels_figure(
     return figure
 
 
-def _draw_bars(axes: Axes, probabilities: Mapping[str, float], predicted: Collection[str]) -> None:
-    """Horizontal bars of the first labels; grey for labels that are not predicted."""
+def _draw_bars(
+    axes: Axes,
+    probabilities: Mapping[str, float],
+    predicted: Collection[str],
+    thresholds: Mapping[str, float] = NOTHING,
+) -> None:
+    """Horizontal bars of the first labels; grey for labels that are not predicted. Numbers avoid the thresholds."""
     shown = dict(list(probabilities.items())[:MOST_BARS])
     colours = [COLOURS[0] if label in predicted else UNPREDICTED for label in shown]
     axes.barh(range(len(shown)), list(shown.values()), color=colours, height=0.6)
     axes.set_yticks(range(len(shown)), list(map(printable, shown)))
-    for place, p in enumerate(shown.values()):
-        axes.text(p + 0.01, place, readable(p), va="center", fontsize=9)
+    for place, (label, p) in enumerate(shown.items()):
+        mark = thresholds.get(label, p)
+        axes.text((mark if p < mark < p + NUMBER else p) + 0.01, place, readable(p), va="center", fontsize=9)
     axes.set(xlim=(0, 1.12), ylim=(max(len(shown), 4) - 0.4, -0.6), xlabel="probability")  # the first on top
     if len(probabilities) > MOST_BARS:
         axes.set_title(f"the first {MOST_BARS} of {len(probabilities)}", fontsize=9)
