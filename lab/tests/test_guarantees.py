@@ -16,6 +16,7 @@ from rsoftmax_lab.experiments.guarantees.data import Scored
 from rsoftmax_lab.experiments.guarantees.grid import GUARANTEES, MAPIE, OURS, Run
 from rsoftmax_lab.experiments.guarantees.peer import thresholds_of_mapie
 from rsoftmax_lab.experiments.guarantees.run import _half, _measure, run
+from rsoftmax_lab.experiments.guarantees.section import _levels
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal
 
@@ -95,3 +96,10 @@ def test_the_section_judges_what_was_promised(tmp_path: Path) -> None:
     assert "| recall of a row 0.9, in expectation: the mean is kept | 0.920 | 0.500 | no |" in text
     assert "below in at most 10 % of resplits | 0 % | 100 % | no |" in text
     assert "sets are at most as large as those of MAPIE (ratio) | 1.00 | 1.00 | yes |" in text
+
+
+def test_the_figure_leaves_out_resplits_without_a_guarantee() -> None:
+    ours = {"level": [0.91, 1.0, None], "size": [2.0, 0.0, 0.0], "controlled": [1.0, 0.0, 0.0]}
+    none = {"level": [1.0], "size": [0.0], "controlled": [0.0]}
+    rows: dict[str, Any] = {"emotions": {"guarantees": {"precision": {OURS: ours, MAPIE: none}}}}
+    assert _levels(rows, "precision") == {"emotions": {OURS: [0.91]}}

@@ -16,6 +16,8 @@ Levels = Mapping[str, Mapping[str, Sequence[float]]]  # by data set and method
 def draw(found: Mapping[str, Levels], path: Path) -> None:
     """Draw a panel for each guarantee: a box per data set and method, whiskers from the 5th to the 95th percentile.
 
+    Where nothing can be guaranteed, there is no box.
+
     Args:
         found: the levels of all resplits, by guarantee.
         path: the file to write.
@@ -25,7 +27,10 @@ def draw(found: Mapping[str, Levels], path: Path) -> None:
         _panel(axis, levels)
         axis.axhline(GUARANTEES[name].level, color="black", linewidth=1)
         axis.set_title(f"{GUARANTEES[name].title} (line: guaranteed)", fontsize=10)
-    rows[0][0].legend([Line2D([], [], color=COLOURS[name], linewidth=3) for name in COLOURS], list(COLOURS), fontsize=8)
+    lines = [Line2D([], [], color=colour, linewidth=3) for colour in COLOURS.values()]
+    rows[0][0].legend(
+        lines, list(COLOURS), fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False
+    )
     save(figure, path)
 
 

@@ -36,9 +36,21 @@ def _known(row: Row, name: str, method: str, what: str = "level") -> list[float]
 
 
 def _levels(rows: dict[str, Row], name: str) -> figure.Levels:
-    return {
-        dataset: {method: _known(row, name, method) for method in METHODS if _known(row, name, method)}
+    """The levels of the resplits with a guarantee, by data set and method."""
+    found = {
+        dataset: {
+            method: [
+                level
+                for level, share in zip(splits["level"], splits["controlled"], strict=True)
+                if level is not None and share
+            ]
+            for method, splits in row["guarantees"][name].items()
+        }
         for dataset, row in rows.items()
+    }
+    return {
+        dataset: {method: methods[method] for method in METHODS if methods.get(method)}
+        for dataset, methods in found.items()
     }
 
 
