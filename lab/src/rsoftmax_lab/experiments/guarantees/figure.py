@@ -26,7 +26,7 @@ def draw(found: Mapping[str, Levels], path: Path) -> None:
     for (axis,), (name, levels) in zip(rows, found.items(), strict=True):
         _panel(axis, levels)
         axis.axhline(GUARANTEES[name].level, color="black", linewidth=1)
-        axis.set_title(f"{GUARANTEES[name].title} (line: guaranteed)", fontsize=10)
+        axis.set_title(f"{GUARANTEES[name].title} (line: guaranteed)", fontsize=10, loc="left")
     lines = [Line2D([], [], color=colour, linewidth=3) for colour in COLOURS.values()]
     rows[0][0].legend(
         lines, list(COLOURS), fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False
@@ -45,3 +45,4 @@ def _panel(axis: Axes, levels: Levels) -> None:
             for line in (*box["boxes"], *box["whiskers"], *box["caps"], *box["medians"]):
                 line.set_color(COLOURS[name])
     axis.set_xticks(range(len(levels)), list(levels), fontsize=8)
+    axis.set_xlim(-0.5, len(levels) - 0.5)
