@@ -7,7 +7,7 @@ stays within an error. Half of the batches select candidates:
 1. a dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the moved
    mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
 2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
-3. candidates are the ``t`` of 10, 30, 55, 75, 87 and 95 % of the error.
+3. candidates are the ``t`` of 10, 30, 55, 75, 90 and 105 % of the error.
 
 The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, which
 was fixed before, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound,
@@ -57,7 +57,7 @@ from rsoftmax.huggingface.attention.saving import certify
 Family = Callable[[float], tuple[list[Tensor], float]]
 """From an error to thresholds ``[heads]`` per layer with this predicted error, and the prediction."""
 
-SHARES = (0.1, 0.3, 0.55, 0.75, 0.87, 0.95)  # of the error: the candidates, in the order in which they are tested
+SHARES = (0.1, 0.3, 0.55, 0.75, 0.9, 1.05)  # of the error: the candidates, in the order in which they are tested
 MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 BINS, TOP = 640, 32.0  # of the histograms: 0.05 nats each
 CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
