@@ -1,4 +1,5 @@
-// The library as Python sees it: `run` maps rows, `attend` computes attention, and tables name operations and dtypes.
+// The library as Python sees it: `run` maps rows, `attend` computes attention, `extremes` is for checks of parameters, and
+// tables name operations and dtypes.
 //
 // Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
 // in C++.  From the bottom up: simd/ computes with vectors; rows/ maps the rows of a matrix, one by one or several short
@@ -10,6 +11,7 @@
 
 #include "../attention/attention.h"
 #include "../rows/rows.h"
+#include "../simd/formats.h"
 
 namespace rsoftmax {
 namespace {
@@ -22,11 +24,12 @@ template <> struct Entry<RowsCall> {
 #define ITEM(name) FIELD(RowsCall, name)
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(rows), ITEM(n), ITEM(x), ITEM(x_stride), ITEM(mask), ITEM(mask_step), ITEM(mask_stride),
-        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(edge), ITEM(p), ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues),
+        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p), ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues),
         ITEM(detach), ITEM(threads)};
 #undef ITEM
     static const char* problem(const RowsCall& call) {
         if (!call.x || !call.p) return "x and p are needed";
+        if (call.values && !is_full_precision(call.values_dtype)) return "values must be float32 or float64";
         if (call.g && !call.dx) return "g needs dx";
         if (call.g && state_size(call.op) && !call.states) return "g needs the states of forward";
         return nullptr;
@@ -81,10 +84,35 @@ template <class Call> PyObject* perform(PyObject*, PyObject* const* args, Py_ssi
     Py_RETURN_NONE;
 }
 
+// The least and the greatest of some numbers; both NaN if one is.
+template <class T> PyObject* extremes_of(const T* values, long count) {
+    V<T> low = splat(inf<T>), high = -low;
+    I<T> is_nan{};
+    each_vector<T>(count, [&](long i, long left) {
+        V<T> v = load(values + i, left);
+        if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(*values);
+        low = minimum(low, v);
+        high = maximum(high, v);
+        is_nan |= v != v;
+    });
+    bool none_is_nan = all<T>(~is_nan);
+    return Py_BuildValue("dd", none_is_nan ? double(reduce(low, minimum)) : NAN,
+                         none_is_nan ? double(reduce(high, maximum)) : NAN);
+}
+
+// extremes(address, dtype, count)
+PyObject* extremes(PyObject*, PyObject* args) {
+    long long address, dtype, count;
+    if (!PyArg_ParseTuple(args, "LLL", &address, &dtype, &count)) return nullptr;
+    if (!is_full_precision(dtype)) return PyErr_Format(PyExc_ValueError, "values must be float32 or float64");
+    return dtype == dtype_float32 ? extremes_of((const float*)address, count) : extremes_of((const double*)address, count);
+}
+
 template <class Call> constexpr PyMethodDef method(const char* name) {
     return {name, (PyCFunction)(void (*)(void))perform<Call>, METH_FASTCALL | METH_KEYWORDS, nullptr};
 }
-PyMethodDef methods[] = {method<RowsCall>("run"), method<AttentionCall>("attend"), {}};
+PyMethodDef methods[] = {
+    method<RowsCall>("run"), method<AttentionCall>("attend"), {"extremes", extremes, METH_VARARGS, nullptr}, {}};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
 
 // ------------------------------------------------------------------------------------------------------------ tables

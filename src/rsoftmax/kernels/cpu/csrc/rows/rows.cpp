@@ -78,7 +78,7 @@ private:
         part.p = (char*)p;
         if (call.mask_rows) part.mask_rows += from;
         else if (call.mask) part.mask += from * call.mask_stride;
-        if (call.values) part.values += from;
+        if (call.values) part.values += from * call.value_size();
         if (call.states) part.states += from;
         if (!call.g || reads_logits_again(call.op)) decode_rows((const S*)call.x + from * call.x_stride, call.x_stride, count, n, x);
         if (call.g) {
