@@ -11,7 +11,6 @@
 
 #include "../attention/attention.h"
 #include "../rows/rows.h"
-#include "../simd/formats.h"
 
 namespace rsoftmax {
 namespace {
@@ -84,28 +83,13 @@ template <class Call> PyObject* perform(PyObject*, PyObject* const* args, Py_ssi
     Py_RETURN_NONE;
 }
 
-// The least and the greatest of some numbers; both NaN if one is.
-template <class T> PyObject* extremes_of(const T* values, long count) {
-    V<T> low = splat(inf<T>), high = -low;
-    I<T> is_nan{};
-    each_vector<T>(count, [&](long i, long left) {
-        V<T> v = load(values + i, left);
-        if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(*values);
-        low = minimum(low, v);
-        high = maximum(high, v);
-        is_nan |= v != v;
-    });
-    bool none_is_nan = all<T>(~is_nan);
-    return Py_BuildValue("dd", none_is_nan ? double(reduce(low, minimum)) : NAN,
-                         none_is_nan ? double(reduce(high, maximum)) : NAN);
-}
-
-// extremes(address, dtype, count)
+// extremes(address, dtype, count): the least and the greatest of some numbers.
 PyObject* extremes(PyObject*, PyObject* args) {
     long long address, dtype, count;
     if (!PyArg_ParseTuple(args, "LLL", &address, &dtype, &count)) return nullptr;
     if (!is_full_precision(dtype)) return PyErr_Format(PyExc_ValueError, "values must be float32 or float64");
-    return dtype == dtype_float32 ? extremes_of((const float*)address, count) : extremes_of((const double*)address, count);
+    Extremes found = extremes_of((const void*)address, dtype, count);
+    return Py_BuildValue("dd", found.low, found.high);
 }
 
 template <class Call> constexpr PyMethodDef method(const char* name) {

@@ -104,7 +104,27 @@ template <class S> void half_work(Job<RowsCall>& job) {
     take_rows(job, lanes<float>, [&](long from, long to) { rows.map(from, to); });
 }
 
+// --------------------------------------------------------------------------------------------------- checks of values
+
+template <class T> Extremes extremes(const T* values, long count) {
+    V<T> low = splat(inf<T>), high = -low;
+    I<T> is_nan{};
+    each_vector<T>(count, [&](long i, long left) {
+        V<T> v = load(values + i, left);
+        if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(*values);
+        low = minimum(low, v);
+        high = maximum(high, v);
+        is_nan |= v != v;
+    });
+    if (!all<T>(~is_nan)) return {NAN, NAN};
+    return {reduce(low, minimum), reduce(high, maximum)};
+}
+
 }  // namespace
+
+Extremes extremes_of(const void* values, long dtype, long count) {
+    return dtype == dtype_float32 ? extremes((const float*)values, count) : extremes((const double*)values, count);
+}
 
 RowWork row_work(const RowsCall& call) {
     constexpr RowWork works[dtype_count] = {work<float>, work<double>, half_work<float16>, half_work<bfloat16>};
