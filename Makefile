@@ -113,12 +113,12 @@ clean:
 	@$(PYTHON) -m venv .venv
 
 .venv/installed-demo: .venv/bin/python $(DECLARED)
-	@echo "installing into .venv (a minute or two the first time)"
+	@echo "installing into .venv and compiling the kernels (a minute or two the first time)"
 	@$(INSTALL) --editable . --editable lab
 	@touch $@
 
 .venv/installed-dev: .venv/bin/python $(DECLARED)
-	@echo "installing into .venv (a minute or two the first time)"
+	@echo "installing into .venv and compiling the kernels (a minute or two the first time)"
 	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@ .venv/installed-demo
 

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import rsoftmax
 from rsoftmax import MAPPINGS, MODULES, Mapping, sparse_attention
-from rsoftmax._rows import Parameter, filled, over_rows
+from rsoftmax._masking import filled
+from rsoftmax._rows import Parameter, over_rows
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.cli import app
 from rsoftmax.extend import POSITIVE, letters, register_mapping

@@ -457,6 +457,7 @@ def test_every_operation_has_its_definition_and_its_mapping() -> None:
         ({"x": 0}, ValueError, "x and p are needed"),
         ({"op": 99}, ValueError, "op is not in OPERATIONS"),
         ({"dtype": -1}, ValueError, "dtype is not in DTYPES"),
+        ({"values": 64, "values_dtype": 2}, ValueError, "values must be float32 or float64"),
         ({"g": 64}, ValueError, "g needs dx"),
         ({"g": 64, "dx": 64}, ValueError, "g needs the states of forward"),
         ({"colour": 1}, TypeError, "a call has no field 'colour'"),
@@ -479,6 +480,27 @@ def test_a_wrong_call_of_the_library_raises_an_error_and_the_next_one_runs(
     p.zero_()
     cpu.library.run(**good)
     assert_close(p, torch.softmax(x, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_extremes_of_values_are_those_of_torch_and_nan_if_one_is(dtype: torch.dtype, level: str) -> None:
+    for n in range(1, 40):  # every number of entries after the last whole vector
+        values = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
+        assert rsoftmax.kernels.extremes(values) == (values.min().item(), values.max().item()), n
+        values[n // 2] = math.nan
+        assert all(map(math.isnan, rsoftmax.kernels.extremes(values))), n
+    with pytest.raises(ValueError, match="values must be float32 or float64"):
+        cpu.library.extremes(values.data_ptr(), 3, n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_parameter_for_each_row_is_read_in_its_own_dtype(dtype: torch.dtype, level: str) -> None:
+    r = torch.linspace(0, 1, 17).unsqueeze(-1).to(dtype)
+    for n, x_dtype in product((5, 90, 300), DTYPES):
+        x = torch.randn(17, n, generator=torch.Generator().manual_seed(n)).to(x_dtype)
+        one_by_one = torch.cat([r_softmax(x[i : i + 1], r[i].item()) for i in range(17)])
+        assert torch.equal(r_softmax(x, r), one_by_one), (n, x_dtype)
+        assert torch.equal(r_softmax(x, r[:1]), r_softmax(x, 0.0)), (n, x_dtype)  # broadcast
 
 
 def test_the_choice_of_kernels_is_set_and_shown() -> None:

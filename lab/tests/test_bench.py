@@ -2,6 +2,7 @@
 
 import io
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -286,6 +287,28 @@ def test_calls_take_turns_in_a_new_order_each_round() -> None:
     assert len({tuple(one) for one in rounds}) > 1
     assert [one.rounds for one in spreads] == [4, 4, 4]
     assert spreads[1].ratio == 1
+
+
+FAULTS = """
+import resource, torch
+from rsoftmax_lab.bench.timing import keep_freed_memory
+{change}
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    results = [torch.ones(2**21) for _ in range(3)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(*(faults() for _ in range(6)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is not that of glibc")
+def test_a_benchmark_does_not_pay_for_the_same_memory_again() -> None:
+    def faults(change: str) -> int:
+        script = [sys.executable, "-c", FAULTS.format(change=change)]
+        returns_all = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        return int(subprocess.check_output(script, text=True, env=os.environ | returns_all).split()[-1])
+
+    assert faults("keep_freed_memory()") < faults("")
 
 
 def toy_group(measure: str, threads: int = 1) -> Group:

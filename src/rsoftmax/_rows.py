@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import FLOATS, Value, at_least_float32, everywhere, in_memory, shape_of
+from rsoftmax._tensors import FLOATS, Value, everywhere, in_memory, shape_of
+from rsoftmax.kernels import extremes
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ def inside_domain(name: str, parameter: Parameter, value: Any) -> Value:
             raise ValueError(_outside(name, parameter, repr(value)))
         return float(value)
     if value.numel() and in_memory(value):
-        ends = (float(end) for end in value.detach().aminmax())  # a domain is an interval: the ends are enough
-        if all(contains(end) for end in ends):
+        low, high = extremes(value)  # a domain is an interval: the ends are enough
+        if contains(low) and contains(high):
             return value
     inside = contains(value)
     if everywhere(inside) is None:
@@ -192,24 +193,3 @@ def broadcast(name: str, what: str, tensor: Tensor, shape: torch.Size, dim: int 
         raise ValueError(
             f"{name}: {what} of shape {shape_of(tensor)} does not broadcast to {tuple(shape)}; {hint}"
         ) from None
-
-
-# --------------------------------------------------------------------------- rows in which -inf means "removed"
-
-
-def filled(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Rows as the reference expects them: at least float32, with ``-inf`` in place of masked entries."""
-    kept = x if mask is None else x.masked_fill(~mask, -math.inf)
-    return kept.to(at_least_float32(x.dtype))
-
-
-def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply ``g`` to the kept entries: removed ones are 0 while ``g`` runs, and ``-inf`` again in the result."""
-    kept = x != -math.inf
-    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
-
-
-def row_max(x: Tensor) -> Tensor:
-    """The maximum, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
-    m = x.amax(-1, keepdim=True)
-    return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)

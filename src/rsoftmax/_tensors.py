@@ -44,8 +44,10 @@ def is_plain(*tensors: Tensor) -> bool:
     """Whether these are plain eager tensors, on any device: not traced, not transformed, not of a subclass."""
     if is_compiling() or not _complete or _is_tracing() or _are_functorch_transforms_active() or in_forward_mode():
         return False
-    # legacy batched tensors: autograd's batched gradients
-    return all(type(x) in _PLAIN and not is_legacy_batchedtensor(x) for x in tensors)
+    for x in tensors:  # noqa: SIM110 - a generator costs as much as all these questions
+        if type(x) not in _PLAIN or is_legacy_batchedtensor(x):  # autograd's batched gradients
+            return False
+    return True
 
 
 def in_graph() -> bool:
@@ -81,8 +83,10 @@ def in_memory(*tensors: Tensor) -> bool:
     """Whether tensors' memory holds their values and reading them is free: plain, on the CPU, not intercepted."""
     if not is_plain(*tensors) or _len_torch_dispatch_stack():
         return False
-    # negating views: such as the imaginary part of a conjugate
-    return all(x.is_cpu and not x.is_neg() and not x._is_zerotensor() for x in tensors)
+    for x in tensors:  # noqa: SIM110
+        if not x.is_cpu or x.is_neg() or x._is_zerotensor():  # negative: such as the imaginary part of a conjugate
+            return False
+    return True
 
 
 def everywhere(condition: Tensor) -> bool | None:

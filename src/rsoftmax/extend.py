@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import Domain, Parameter, check_option, filled, on_kept, over_rows, row_max
+from rsoftmax._masking import filled, on_kept, row_max
+from rsoftmax._rows import Domain, Parameter, check_option, over_rows
 from rsoftmax._tensors import shape_of
 from rsoftmax.kernels.dispatch import row_function
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from rsoftmax.extend import DISTANCE, RATE, Domain
+from rsoftmax.extend import DISTANCE, RATE, Domain, row_function
 from rsoftmax.mappings import k_softmax, r_softmax, t_softmax
+
+_k_softmax = row_function("k_softmax")  # without the checks of k_softmax, which take as long as 50 tokens
 
 
 class TSoftmaxWarper(LogitsProcessor):
@@ -106,10 +108,10 @@ class KSoftmaxWarper(LogitsProcessor):
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities, from the ``k + 1`` highest scores; from all where those are tied or NaN."""
         x = scores.float()
-        if self.k < x.shape[-1]:
+        if x.numel() and self.k < x.shape[-1]:
             best, places = x.topk(self.k + 1)
-            p = k_softmax(best, self.k, edge=self.edge)
-            if not p[..., -1].any():
+            p = _k_softmax(best, None, float(self.k), edge=self.edge)
+            if not any(p.select(-1, -1).flatten().tolist()):
                 return torch.full_like(x, -torch.inf).scatter_(-1, places, p.log_())
         return _log(k_softmax(x, self.k, edge=self.edge))
 
@@ -122,6 +124,5 @@ def _inside(warper: str, name: str, domain: Domain, value: float) -> float:
 
 def _log(p: Tensor) -> Tensor:
     """The logarithm of where ``p`` is not zero, and ``-inf`` elsewhere: torch takes long for that of zero."""
-    flat = p.flatten()
-    kept = flat.nonzero()[:, 0]
-    return torch.full_like(flat, -torch.inf).index_copy_(0, kept, flat[kept].log_()).view_as(p)
+    kept = p.flatten().nonzero().squeeze(1)
+    return torch.full_like(p, -torch.inf).put_(kept, p.take(kept).log_())

@@ -90,6 +90,14 @@ def kernel_for(name: str, x: Tensor, value: Value | None, options: dict[str, Any
     return None
 
 
+def extremes(values: Tensor) -> tuple[float, float]:
+    """The least and the greatest value of a tensor in memory that is not empty; both NaN if one is."""
+    if rows.available():
+        return rows.extremes(values)
+    low, high = values.detach().aminmax()
+    return low.item(), high.item()
+
+
 def attention_kernel() -> ModuleType | None:
     """The kernel of attention as a whole, ``kernels/cpu/attention.py``; None: products and rows."""
     return attention if _uses_cpu() else None

@@ -178,7 +178,8 @@ def _backward(
         leaf = x.detach().requires_grad_()
         value = None if value is None else value.detach().requires_grad_()
         dx, dvalue = gradient_by_definition(name, leaf, mask, value, options, g, (True, value is not None))
-    dvalue = x.new_zeros((*x.shape[:-1], 1)) if dvalue is None else dvalue
+    if dvalue is None:
+        return dx.contiguous(), x.new_zeros((*x.shape[:-1], 1), dtype=torch.float64)
     return dx.contiguous(), dvalue.to(torch.float64).contiguous()
 
 

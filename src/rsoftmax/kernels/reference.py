@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import filled, row_max
+from rsoftmax._masking import filled, row_max
 from rsoftmax._tensors import Value, exact, exp_limit, smallest
 
 

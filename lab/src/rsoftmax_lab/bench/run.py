@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rsoftmax_lab.bench.benchmark import Benchmark, Group
 from rsoftmax_lab.bench.rows import Case, Row, Spread, append, read
 from rsoftmax_lab.bench.tables import group_table
-from rsoftmax_lab.bench.timing import extra_bytes, machine, take_turns, threads
+from rsoftmax_lab.bench.timing import extra_bytes, keep_freed_memory, machine, take_turns, threads
 
 
 def run(benchmark: Benchmark, groups: Sequence[Group], path: Path, console: Console) -> list[Row]:
@@ -20,6 +20,7 @@ def run(benchmark: Benchmark, groups: Sequence[Group], path: Path, console: Cons
     that is stopped leaves PATH unchanged. The next run starts from the beginning: the rows of a file are measured in
     one run, so that they are comparable.
     """
+    keep_freed_memory()
     part = path.with_suffix(".part")
     part.write_bytes(b"")
     rows: list[Row] = []

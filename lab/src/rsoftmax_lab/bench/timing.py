@@ -4,6 +4,7 @@ Calls are interleaved, in a new order each round, and ratios are computed within
 calls equally. Results are medians over rounds with quartiles.
 """
 
+import ctypes
 import os
 import platform
 import random
@@ -27,6 +28,21 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler is only used to 
 
 Call = Callable[[], object]
 MODES = ("forward", "forward+backward")
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep what is freed, with glibc; up to 32 MiB a block.
+
+    By default it returns the top of the heap to the system, or not, depending on what else lies there. Some calls
+    would then pay for a page fault every 4 KiB of their result, and the call next to them would not.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        allocator = ctypes.CDLL(None)
+        for threshold, size in ((_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 2**25)):
+            allocator.mallopt(threshold, size)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call:

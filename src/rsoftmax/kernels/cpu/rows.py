@@ -11,7 +11,7 @@ from rsoftmax._tensors import Value, in_memory
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import ABSENT, DTYPES, LEVEL, OPERATIONS, STATE
 
-__all__ = ["ABSENT", "available", "backward", "forward", "has", "new_state", "takes"]
+__all__ = ["ABSENT", "available", "backward", "extremes", "forward", "has", "new_state", "takes"]
 
 
 def available() -> bool:
@@ -26,7 +26,7 @@ def has(name: str, dtype: torch.dtype) -> bool:
 
 def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
     """Whether the kernels can map these rows; warns once if there are none."""
-    if not in_memory(x) or (isinstance(value, Tensor) and not in_memory(value)):
+    if not (in_memory(x, value) if isinstance(value, Tensor) else in_memory(x)):
         return False
     if not LEVEL:
         _warn_once()
@@ -41,6 +41,13 @@ def _warn_once() -> None:
 
 
 _warned = False
+
+
+def extremes(values: Tensor) -> tuple[float, float]:
+    """The least and the greatest value; both NaN if one is."""
+    values = _readable(values)
+    low, high = cpu.library.extremes(values.data_ptr(), DTYPES[values.dtype], values.numel())
+    return low, high
 
 
 def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
@@ -100,7 +107,7 @@ def _run(
     """
     n = x.size(-1)
     rows, stride = (x, n) if x.is_contiguous() else _as_matrix(x)
-    values = value.double().contiguous() if isinstance(value, Tensor) else None
+    values = _readable(value) if isinstance(value, Tensor) else None
     offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
     cpu.library.run(
         op=OPERATIONS[name],
@@ -115,6 +122,7 @@ def _run(
         mask_rows=0 if offsets is None else offsets.data_ptr(),
         number=value if isinstance(value, float) else 0.0,
         values=0 if values is None else values.data_ptr(),
+        values_dtype=0 if values is None else DTYPES[values.dtype],
         p=p.data_ptr(),
         states=0 if state is None else state.data_ptr(),
         g=0 if g is None else g.data_ptr(),
@@ -124,6 +132,11 @@ def _run(
         detach=detach_threshold,
         threads=get_num_threads(),
     )
+
+
+def _readable(values: Tensor) -> Tensor:
+    """Values as the library reads them: float32 or float64, one after the other."""
+    return (values.float() if values.dtype.itemsize < 4 else values).contiguous()
 
 
 def _as_matrix(x: Tensor) -> tuple[Tensor, int]:

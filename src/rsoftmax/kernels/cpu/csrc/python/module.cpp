@@ -1,4 +1,5 @@
-// The library as Python sees it: `run` maps rows, `attend` computes attention, and tables name operations and dtypes.
+// The library as Python sees it: `run` maps rows, `attend` computes attention, `extremes` is for checks of parameters, and
+// tables name operations and dtypes.
 //
 // Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
 // in C++.  From the bottom up: simd/ computes with vectors; rows/ maps the rows of a matrix, one by one or several short
@@ -22,11 +23,12 @@ template <> struct Entry<RowsCall> {
 #define ITEM(name) FIELD(RowsCall, name)
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(rows), ITEM(n), ITEM(x), ITEM(x_stride), ITEM(mask), ITEM(mask_step), ITEM(mask_stride),
-        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(edge), ITEM(p), ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues),
+        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p), ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues),
         ITEM(detach), ITEM(threads)};
 #undef ITEM
     static const char* problem(const RowsCall& call) {
         if (!call.x || !call.p) return "x and p are needed";
+        if (call.values && !is_full_precision(call.values_dtype)) return "values must be float32 or float64";
         if (call.g && !call.dx) return "g needs dx";
         if (call.g && state_size(call.op) && !call.states) return "g needs the states of forward";
         return nullptr;
@@ -81,10 +83,20 @@ template <class Call> PyObject* perform(PyObject*, PyObject* const* args, Py_ssi
     Py_RETURN_NONE;
 }
 
+// extremes(address, dtype, count): the least and the greatest of some numbers.
+PyObject* extremes(PyObject*, PyObject* args) {
+    long long address, dtype, count;
+    if (!PyArg_ParseTuple(args, "LLL", &address, &dtype, &count)) return nullptr;
+    if (!is_full_precision(dtype)) return PyErr_Format(PyExc_ValueError, "values must be float32 or float64");
+    Extremes found = extremes_of((const void*)address, dtype, count);
+    return Py_BuildValue("dd", found.low, found.high);
+}
+
 template <class Call> constexpr PyMethodDef method(const char* name) {
     return {name, (PyCFunction)(void (*)(void))perform<Call>, METH_FASTCALL | METH_KEYWORDS, nullptr};
 }
-PyMethodDef methods[] = {method<RowsCall>("run"), method<AttentionCall>("attend"), {}};
+PyMethodDef methods[] = {
+    method<RowsCall>("run"), method<AttentionCall>("attend"), {"extremes", extremes, METH_VARARGS, nullptr}, {}};
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
 
 // ------------------------------------------------------------------------------------------------------------ tables

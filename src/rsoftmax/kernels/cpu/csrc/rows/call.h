@@ -17,6 +17,7 @@ constexpr bool reads_logits_again(long op) { return op == t_softmax || op == r_s
 
 enum Dtype : int64_t { dtype_float32, dtype_float64, dtype_float16, dtype_bfloat16 };
 constexpr const char* dtype_names[] = {"float32", "float64", "float16", "bfloat16"};
+constexpr bool is_full_precision(long dtype) { return dtype == dtype_float32 || dtype == dtype_float64; }
 constexpr long dtype_count = sizeof dtype_names / sizeof *dtype_names;
 
 // The parameter of a row's mapping.
@@ -56,7 +57,8 @@ struct RowsCall {
     int64_t mask_stride;                       // from one row to the next ...
     const int64_t* mask_rows;                  // ... or the offset of each row's mask
     double number;                             // the parameter, if it is one number ...
-    const double* values;                      // ... or one for each row
+    const char* values;                        // ... or one for each row ...
+    int64_t values_dtype;                      // ... in float32 or float64
     double edge;
     char* p;                                   // the probabilities: output of forward, input of backward
     RowState* states;                          // one for each row, from forward to backward
@@ -66,8 +68,13 @@ struct RowsCall {
     int64_t detach;                            // backward: the threshold counts as a constant
     int64_t threads;                           // at most so many
 
-    Parameter parameter(long row) const { return {values ? values[row] : number, edge, op == k_softmax}; }
-    bool is_half() const { return dtype == dtype_float16 || dtype == dtype_bfloat16; }
+    long value_size() const { return values_dtype == dtype_float32 ? sizeof(float) : sizeof(double); }
+    double value(long row) const {
+        if (!values) return number;
+        return values_dtype == dtype_float32 ? ((const float*)values)[row] : ((const double*)values)[row];
+    }
+    Parameter parameter(long row) const { return {value(row), edge, op == k_softmax}; }
+    bool is_half() const { return !is_full_precision(dtype); }
 };
 
 }  // namespace rsoftmax

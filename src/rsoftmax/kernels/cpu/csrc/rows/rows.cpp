@@ -78,7 +78,7 @@ private:
         part.p = (char*)p;
         if (call.mask_rows) part.mask_rows += from;
         else if (call.mask) part.mask += from * call.mask_stride;
-        if (call.values) part.values += from;
+        if (call.values) part.values += from * call.value_size();
         if (call.states) part.states += from;
         if (!call.g || reads_logits_again(call.op)) decode_rows((const S*)call.x + from * call.x_stride, call.x_stride, count, n, x);
         if (call.g) {
@@ -104,7 +104,27 @@ template <class S> void half_work(Job<RowsCall>& job) {
     take_rows(job, lanes<float>, [&](long from, long to) { rows.map(from, to); });
 }
 
+// --------------------------------------------------------------------------------------------------- checks of values
+
+template <class T> Extremes extremes(const T* values, long count) {
+    V<T> low = splat(inf<T>), high = -low;
+    I<T> is_nan{};
+    each_vector<T>(count, [&](long i, long left) {
+        V<T> v = load(values + i, left);
+        if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(*values);
+        low = minimum(low, v);
+        high = maximum(high, v);
+        is_nan |= v != v;
+    });
+    if (!all<T>(~is_nan)) return {NAN, NAN};
+    return {reduce(low, minimum), reduce(high, maximum)};
+}
+
 }  // namespace
+
+Extremes extremes_of(const void* values, long dtype, long count) {
+    return dtype == dtype_float32 ? extremes((const float*)values, count) : extremes((const double*)values, count);
+}
 
 RowWork row_work(const RowsCall& call) {
     constexpr RowWork works[dtype_count] = {work<float>, work<double>, half_work<float16>, half_work<bfloat16>};

@@ -17,6 +17,10 @@ template <class T> struct RowFunctions {
 extern const RowFunctions<float> float32_functions[operation_count];
 extern const RowFunctions<double> float64_functions[operation_count];
 
+// The least and the greatest of some numbers of float32 or float64; both NaN if one is.
+struct Extremes { double low, high; };
+Extremes extremes_of(const void* values, long dtype, long count);
+
 // The work of a thread for a call that has passed `problem`.
 RowWork row_work(const RowsCall& call);
 

@@ -109,7 +109,7 @@ template <class Op, class T> struct ShortRows {
     void forward() const {
         Stats stats(read());
         D value;
-        for (long k = 0; k < L; k++) value[k] = call.parameter(row(k)).value;
+        for (long k = 0; k < L; k++) value[k] = call.value(row(k));
         map(Op(), stats, value);
     }
 
