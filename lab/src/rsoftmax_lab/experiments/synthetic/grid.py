@@ -57,7 +57,7 @@ def users_grid(seeds: int = 3) -> list[Run]:
 
 def quick_grid(seeds: int = 1) -> list[Run]:
     """A grid with fewer points, documents and epochs."""
-    small = {"samples": 1500, "test_samples": 500, "epochs": 20}
+    small = {"samples": 1000, "test_samples": 500, "epochs": 12}
     return _grid(range(seeds), (0.1, 0.5, 0.9), (200, 2000), **small)
 
 
