@@ -283,7 +283,7 @@ def read_features(folder: Path) -> object:
 
 
 def rows_files() -> dict[str, bytes]:
-    from rsoftmax_lab.contest.methods import METHODS
+    from rsoftmax_lab.comparison.methods import METHODS
 
     runs: dict[str, dict[str, Any]] = {
         "synthetic": {"classes": 20, "labels": 5},
@@ -292,7 +292,7 @@ def rows_files() -> dict[str, bytes]:
     }
     scores = {"micro": 51.25, "macro": 40.0, "samples": 30.0}
     rule = {"epoch": 2, "validation": scores, "test": scores, "test_last": scores, "curve": [40.0, 51.2]}
-    contest = {
+    comparison = {
         name: [
             {"run": {**run, "method": method, "epochs": 2}, "seconds": 1.5, "epoch_seconds": 0.7, "rules": rules}
             for method in ("bce", "r_softmax_count")
@@ -306,7 +306,7 @@ def rows_files() -> dict[str, bytes]:
          "validation": {"accuracy": 0.5, "f1": 0.5}, "dev": {"accuracy": 0.75, "f1": 0.8}}
         for mapping, r in (("softmax", None), ("r_softmax", 0.2))
     ]  # fmt: skip
-    lines = {**contest, "glue": glue}
+    lines = {**comparison, "glue": glue}
     return {f"{name}.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows).encode() for name, rows in lines.items()}
 
 

@@ -28,7 +28,7 @@ from rsoftmax_lab.bench.rows import Row, Spread, append, read
 from rsoftmax_lab.bench.run import measure, run
 from rsoftmax_lab.bench.tables import group_table, ratio_table, verdict
 from rsoftmax_lab.bench.timing import spread, take_turns
-from rsoftmax_lab.contest.methods import METHODS
+from rsoftmax_lab.comparison.methods import METHODS
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -80,7 +80,7 @@ def test_bench_attention_measures_time_and_memory(tmp_path: Path) -> None:
     assert (EAGER, "forward+backward") not in held
 
 
-def test_bench_heads_measures_every_method_of_the_contest_on_one_thread(tmp_path: Path) -> None:
+def test_bench_heads_measures_every_method_of_the_comparison_on_one_thread(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "heads", "--quick", "--out", str(tmp_path))
     assert "a training step with the expected-F1 rule" in shown
     rows = read(tmp_path / "bench_heads.jsonl")
@@ -325,7 +325,9 @@ TOY = Benchmark(
     title="toys",
     place="[{method}], threads: {threads}",
     goals=(
-        Goal("half of twice is once", 0.5, {"measure": ("bytes",), "method": ("single",)}, beside={"method": "double"}),
+        Goal(
+            "half of twice is once", 0.5, {"measure": ("bytes",), "method": ("single",)}, against={"method": "double"}
+        ),
         Goal("twice is once", 1.0, {"measure": ("bytes",), "method": ("double",)}),
         Goal("what was not measured", 1.0, {"method": ("triple",)}),
     ),

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from rsoftmax.files.card import printable
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.training import Training
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.training import Training
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue.grid import Run as GlueRun
 from rsoftmax_lab.experiments.images.grid import Run as ImagesRun
@@ -46,7 +46,7 @@ HOSTILE = [
 ]
 
 
-def contest_row(run: Training) -> dict[str, Any]:
+def comparison_row(run: Training) -> dict[str, Any]:
     scores = {"micro": 50.0, "macro": 40.0, "samples": 30.0}
     rule = {"epoch": 1, "validation": scores, "test": scores, "test_last": scores}
     rules = dict.fromkeys(METHODS[run.method].rules, rule)
@@ -63,9 +63,9 @@ def hostile_rows() -> Iterator[tuple[str, dict[str, Any]]]:
     for place, name in enumerate(HOSTILE):
         for method in ("bce", "r_softmax_expected_f1"):
             settings: dict[str, Any] = {"hidden": HOSTILE}
-            yield "tabular", contest_row(TabularRun(method=method, dataset=name, **settings))
-            yield "synthetic", contest_row(SyntheticRun(method=method, seed=place, **settings))
-            yield "voc", contest_row(ImagesRun(method=method, seed=place, model=HOSTILE[1], data="".join(HOSTILE)))
+            yield "tabular", comparison_row(TabularRun(method=method, dataset=name, **settings))
+            yield "synthetic", comparison_row(SyntheticRun(method=method, seed=place, **settings))
+            yield "voc", comparison_row(ImagesRun(method=method, seed=place, model=HOSTILE[1], data="".join(HOSTILE)))
         yield "glue", glue_row(GlueRun("RTE", model=name, data="".join(HOSTILE)))
     yield "glue", glue_row(GlueRun("SST-2", model="".join(HOSTILE)))
 
@@ -196,9 +196,9 @@ BROKEN: list[tuple[str, tuple[str, ...], Any]] = [
 @pytest.mark.train
 def test_a_row_with_an_impossible_value_is_left_out_with_a_notice(tmp_path: Path) -> None:
     whole = {
-        "synthetic": contest_row(SyntheticRun(method="bce")),
-        "tabular": contest_row(TabularRun(method="bce")),
-        "voc": contest_row(ImagesRun(method="bce")),
+        "synthetic": comparison_row(SyntheticRun(method="bce")),
+        "tabular": comparison_row(TabularRun(method="bce")),
+        "voc": comparison_row(ImagesRun(method="bce")),
         "glue": glue_row(GlueRun("RTE")),
     }
     for number, (command, path, value) in enumerate(BROKEN):

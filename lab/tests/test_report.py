@@ -11,9 +11,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.contest.contestants import Contestant
-from rsoftmax_lab.contest.methods import KNOWN, METHODS
-from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.comparison.methods import KNOWN, METHODS
+from rsoftmax_lab.comparison.predictors import Predictor
+from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.synthetic import grid as synthetic
 from rsoftmax_lab.experiments.synthetic.grid import Draw
@@ -52,8 +52,8 @@ def fill(folder: Path, name: str, runs: Sequence[Any]) -> Path:
     return folder
 
 
-def contest_of(folder: Path, notice: Callable[[str], None] = pytest.fail) -> Contest:
-    return Contest.of(rows.read(folder / "synthetic.jsonl", synthetic.Run, notice).alike(notice))
+def comparison_of(folder: Path, notice: Callable[[str], None] = pytest.fail) -> Comparison:
+    return Comparison.of(rows.read(folder / "synthetic.jsonl", synthetic.Run, notice).alike(notice))
 
 
 def report_of(folder: Path, out: Path) -> Report:
@@ -67,13 +67,13 @@ def rsoftmax(*words: str, code: int = 0) -> str:
 
 
 def test_means_run_over_points_and_then_over_seeds(tmp_path: Path) -> None:
-    contest = contest_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid(seeds=3)))
-    bce, points = Contestant("bce"), contest.points()
-    assert contest.seeds == [0, 1, 2]
-    assert contest.mean(bce, points, "test") == Mean(81, 1)
-    assert contest.mean(bce, points, "test_last") == Mean(80, 1)
-    assert contest.mean(bce, points[:1], "validation", "macro") == Mean(41, 0.5)
-    ahead = contest.margin(Contestant("r_softmax_expected_f1"), [bce, Contestant("zlpr")], points, "test")
+    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid(seeds=3)))
+    bce, points = Predictor("bce"), comparison.points()
+    assert comparison.seeds == [0, 1, 2]
+    assert comparison.mean(bce, points, "test") == Mean(81, 1)
+    assert comparison.mean(bce, points, "test_last") == Mean(80, 1)
+    assert comparison.mean(bce, points[:1], "validation", "macro") == Mean(41, 0.5)
+    ahead = comparison.margin(Predictor("r_softmax_expected_f1"), [bce, Predictor("zlpr")], points, "test")
     assert ahead == Mean(1, 0)
     assert str(Mean(81, 1)) == "81.00 ± 1.00"
     assert str(Mean(81, None)) == "81.00"
@@ -81,9 +81,9 @@ def test_means_run_over_points_and_then_over_seeds(tmp_path: Path) -> None:
 
 def test_a_seed_that_lacks_a_point_does_not_count(tmp_path: Path) -> None:
     runs = synthetic.quick_grid(seeds=2)
-    contest = contest_of(fill(tmp_path, "synthetic.jsonl", runs[:-1]))
-    assert contest.mean(Contestant("zlpr"), contest.points(), "test") == Mean(78, None)
-    assert str(contest.mean(Contestant("bce"), contest.points(), "test")) == "80.50 ± 0.71"
+    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", runs[:-1]))
+    assert comparison.mean(Predictor("zlpr"), comparison.points(), "test") == Mean(78, None)
+    assert str(comparison.mean(Predictor("bce"), comparison.points(), "test")) == "80.50 ± 0.71"
 
 
 @pytest.mark.train
@@ -126,8 +126,8 @@ def test_classifiers_as_users_get_them_have_a_table_where_they_were_run(
 def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(F1, "r_softmax_rate", 61.5)
     monkeypatch.setitem(F1, "bce", 82.0)
-    contest = contest_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid()))
-    found = claims(contest)
+    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid()))
+    found = claims(comparison)
     assert [claim.holds for claim in found] == [True, True, False, False, False, False, True]
     assert found[1].numbers == ["+1.50"] * 3
     assert found[2].numbers == ["-0.50"] * 3
@@ -143,7 +143,7 @@ def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> Non
     journal.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))
     text = report_of(tmp_path, tmp_path).files[2].read_text()
     assert "| ? |" in text
-    assert contest_of(tmp_path).points() == [Draw(10, 5, 2000)]
+    assert comparison_of(tmp_path).points() == [Draw(10, 5, 2000)]
 
 
 def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     journal.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
     notices: list[str] = []
-    contest = contest_of(tmp_path, notices.append)
-    assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
+    comparison = comparison_of(tmp_path, notices.append)
+    assert (comparison.settings, comparison.seeds, len(comparison.points())) == ({}, [0], 1)
     assert "mixes runs with different settings" in notices[0]
 
 
@@ -167,12 +167,12 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
     ],
     ids=str,
 )
-def test_rows_that_are_not_of_this_contest_are_left_out_with_a_notice(row: dict[str, Any], tmp_path: Path) -> None:
+def test_rows_that_are_not_of_this_comparison_are_left_out_with_a_notice(row: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     journal.append(tmp_path / "synthetic.jsonl", row)
     notices: list[str] = []
-    contest = contest_of(tmp_path, notices.append)
-    assert (contest.settings, contest.seeds, len(contest.points())) == ({}, [0], 1)
+    comparison = comparison_of(tmp_path, notices.append)
+    assert (comparison.settings, comparison.seeds, len(comparison.points())) == ({}, [0], 1)
     assert "1 rows are not runs known to this version" in notices[0]
 
 
@@ -180,7 +180,7 @@ def test_settings_may_be_anything_that_a_row_can_hold(tmp_path: Path) -> None:
     odd = made_up(synthetic.Run(method="bce"))
     odd["run"]["hidden"] = [8, 8]
     journal.append(tmp_path / "synthetic.jsonl", odd)
-    assert contest_of(tmp_path).settings == {"hidden": [8, 8]}
+    assert comparison_of(tmp_path).settings == {"hidden": [8, 8]}
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The text contest: from files in GoEmotions' layout and a small random encoder to rows and the report."""
+"""The text comparison: from files in GoEmotions' layout and a small random encoder to rows and the report."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def emotions(tmp_path: Path) -> Path:
 
 
 @pytest.mark.train
-def test_the_contest_is_run_once_and_reported(emotions: Path, text_encoder: Path, tmp_path: Path) -> None:
+def test_the_comparison_is_run_once_and_reported(emotions: Path, text_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     words = ["reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", "--jobs", 1, "--out", out]
     rsoftmax(*words)

@@ -1,4 +1,4 @@
-"""The users' contest: every method as a user would call it, tuned cuts, goals, mean ranks and their image."""
+"""The users' comparison: every method as a user would call it, tuned cuts, goals, mean ranks and their image."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from rsoftmax.cli import app
 from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
-from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import scores
+from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.users import once
 from rsoftmax_lab.experiments.users.cuts import TUNE
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import MEASURES, Run, grid
 from rsoftmax_lab.experiments.users.methods import METHODS, RULES, Method
-from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
+from rsoftmax_lab.experiments.users.results import PREDICTORS, goals, ranks, title
 from rsoftmax_lab.experiments.users.run import run
 from rsoftmax_lab.report.mean_ranks import mean_ranks
 from rsoftmax_lab.report.write import write
@@ -129,16 +129,16 @@ def filled(path: Path, sets: list[str], f1: dict[str, float] = SCORES) -> Path:
     return path
 
 
-def contest_of(path: Path) -> Contest:
-    return Contest.of(rows.read(path / "users.jsonl", Run, pytest.fail).alike(pytest.fail))
+def comparison_of(path: Path) -> Comparison:
+    return Comparison.of(rows.read(path / "users.jsonl", Run, pytest.fail).alike(pytest.fail))
 
 
 def test_goals_are_weighed_by_the_numbers(tmp_path: Path) -> None:
     sets = [f"set{i}" for i in range(6)]
-    found = goals(contest_of(filled(tmp_path / "all", sets)))
+    found = goals(comparison_of(filled(tmp_path / "all", sets)))
     assert [claim.holds for claim in found] == [False] * 3 + [True] * 20
     assert found[0].numbers == ["+0.00 ± 0.00"] * 6
-    better = goals(contest_of(filled(tmp_path / "better", sets, SCORES | {"net": 65.0, "net_forest": 50.0})))
+    better = goals(comparison_of(filled(tmp_path / "better", sets, SCORES | {"net": 65.0, "net_forest": 50.0})))
     assert [claim.holds for claim in better[:3]] == [True] * 3
     assert [claim.holds for claim in better[-4:]] == [False, False, True, True]
 
@@ -146,10 +146,10 @@ def test_goals_are_weighed_by_the_numbers(tmp_path: Path) -> None:
 def test_a_goal_that_hangs_on_a_missing_set_is_open(tmp_path: Path) -> None:
     path = filled(tmp_path, ["a", "b"])
     journal.append(path / "users.jsonl", made_up(Run(method="net", dataset="c"), SCORES))
-    found = goals(contest_of(path))
+    found = goals(comparison_of(path))
     assert found[0].holds is None
     assert [claim.numbers[-1] for claim in found] == [""] * len(found)
-    assert ranks(contest_of(path), "micro").sets == 2  # type: ignore[union-attr]
+    assert ranks(comparison_of(path), "micro").sets == 2  # type: ignore[union-attr]
 
 
 def test_mean_ranks_are_those_of_demsar() -> None:
@@ -184,7 +184,7 @@ def test_the_section_has_goals_ranks_tables_and_an_image(tmp_path: Path) -> None
     written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["users-ranks.png", "report.md", "report.html"]
     text = (tmp_path / "out" / "report.md").read_text()
-    for one in EVERYBODY:
+    for one in PREDICTORS:
         assert f"| {title(one)} |" in text
     assert "| network + forest, expected F1 | **69.50 ± 0.00** |" not in text
     assert "| network + forest, expected F1 | **69.00 ± 0.00** | **69.00 ± 0.00** |" in text

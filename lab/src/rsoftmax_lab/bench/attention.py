@@ -131,9 +131,9 @@ def _time_goals() -> Iterator[Goal]:
     yield Goal("r=0.5 and r=0.9, any length, with AVX2", 1.1, cases)
 
 
-def _cache_goal(dtype: str, beside: str) -> Goal:
+def _cache_goal(dtype: str, against: str) -> Goal:
     cases = {"method": ("r_softmax",), "parameter": ("r=0.9",), "mode": (f"one query, {dtype}",)}
-    return Goal(f"r=0.9, one query, {dtype}, beside {beside}", 0.55, cases, {"method": beside, "parameter": ""})
+    return Goal(f"r=0.9, one query, {dtype}, against {against}", 0.55, cases, {"method": against, "parameter": ""})
 
 
 def _memory_goal(mode: str) -> Goal:

@@ -54,13 +54,13 @@ class Goal:
         title: the claim in words.
         at_most: the maximum ratio.
         cases: selects the rows: fields of the case, with the values to include.
-        beside: compare with another row than the baseline: the fields in which that row's case differs.
+        against: compare with another row than the baseline: the fields in which that row's case differs.
     """
 
     title: str
     at_most: float
     cases: Mapping[str, Container[Any]]
-    beside: Case = field(default_factory=dict)
+    against: Case = field(default_factory=dict)
 
     def measured(self, rows: Sequence[Row]) -> list[tuple[float, Row]]:
         """The selected rows with their ratios, the slowest first."""
@@ -68,9 +68,9 @@ class Goal:
         return sorted(((self._ratio(row, rows), row) for row in mine), key=itemgetter(0), reverse=True)
 
     def _ratio(self, row: Row, rows: Sequence[Row]) -> float:
-        if not self.beside:
+        if not self.against:
             return row.spread.ratio
-        other = next(one for one in rows if one.case == row.case | self.beside)
+        other = next(one for one in rows if one.case == row.case | self.against)
         return row.spread.median / other.spread.median
 
 

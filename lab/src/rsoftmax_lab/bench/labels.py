@@ -1,4 +1,4 @@
-"""Label sets from sparse marginals of very many labels, and what ExpectedF1Classifier costs beside a bare fit."""
+"""Label sets from sparse marginals of very many labels, and the cost of ExpectedF1Classifier relative to a bare fit."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -54,8 +54,8 @@ BENCHMARK = Benchmark(
     place="{rows} x {tokens} tokens, threads: {threads}",
     goals=(
         Goal("k-softmax of the 50 best tokens, against top-k", 1.0, {**K, "tokens": LARGE}),
-        Goal("t-softmax, against min-p", 1.0, {**T_SOFTMAX, "tokens": LARGE}, beside=MIN_P_ROW),
+        Goal("t-softmax, against min-p", 1.0, {**T_SOFTMAX, "tokens": LARGE}, against=MIN_P_ROW),
         Goal("k-softmax, 1,000 tokens", 1.5, {**K, "tokens": (SMALL,)}),
-        Goal("t-softmax, 1,000 tokens", 1.5, {**T_SOFTMAX, "tokens": (SMALL,)}, beside=MIN_P_ROW),
+        Goal("t-softmax, 1,000 tokens", 1.5, {**T_SOFTMAX, "tokens": (SMALL,)}, against=MIN_P_ROW),
     ),
 )

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 
-from rsoftmax_lab.contest.data import Rows
+from rsoftmax_lab.comparison.data import Rows
 from rsoftmax_lab.experiments import mulan
 
 

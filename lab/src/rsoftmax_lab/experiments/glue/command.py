@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Sweep
 
 if TYPE_CHECKING:
@@ -93,10 +94,8 @@ def _do(name: str, options: Options, sweep: Sweep) -> None:
     except ImportError as missing:
         hint = f"{missing.name} is missing; run: pip install 'rsoftmax-lab[glue]'"
         raise typer.BadParameter(hint, param_hint=name) from None
-    try:
+    with usage_errors():
         runs = _prepare(name, options, sweep)
-    except (ImportError, OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
     if torch.accelerator.is_available():
         sweep = replace(sweep, jobs=sweep.jobs or 1)  # several runs would share one device
     model, data = map(_absolute, (options.model, options.data))

@@ -53,7 +53,7 @@ def _table2(tasks: Tasks, out: Path) -> Part:
     path = out / "glue-rates.png"
     figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, path)
     with_f1 = {task: some for task, some in tasks.items() if TASKS[task].f1}
-    accuracy = _beside_the_paper(tasks)
+    accuracy = _with_published(tasks)
     values = {
         "models": _models(tasks),
         "setup": _setup(tasks),
@@ -122,7 +122,7 @@ def _cells(one: results.Paired) -> list[str]:
     ]
 
 
-def _beside_the_paper(tasks: Tasks) -> Table:
+def _with_published(tasks: Tasks) -> Table:
     """Accuracies, the paper's first; the best of each block in bold."""
     rows = best_in_bold(
         {_title(name, "paper, BERT"): [Mean(PAPER[name][task], None) for task in tasks] for name in PAPER}

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Sweep
 
 
@@ -23,9 +24,7 @@ def guarantees(
     from rsoftmax_lab.experiments.guarantees.grid import TEXTS, grid, quick_grid
     from rsoftmax_lab.experiments.guarantees.run import run
 
-    try:
+    with usage_errors("--data"):
         names = [*mulan.names(data, only), *([TEXTS] if texts is not None else [])]
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--data") from None
     runs = quick_grid(names) if sweep.quick else grid(names, resplits)
     sweep.do("guarantees", runs, partial(run, data.resolve(), None if texts is None else texts.resolve()))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Seeds, Sweep
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Options:
     @property
     def methods(self) -> list[str]:
         """The methods to run, including the one to save."""
-        from rsoftmax_lab.contest.methods import METHODS
+        from rsoftmax_lab.comparison.methods import METHODS
 
         saved = [self.save_method] if self.save else []
         return list(dict.fromkeys([*self.only, *saved])) if self.only else list(METHODS)
@@ -126,7 +127,7 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
     """Validate everything before the first run."""
     from rsoftmax.files.folders import LABELS, check_writable
-    from rsoftmax_lab.contest.methods import check_method
+    from rsoftmax_lab.comparison.methods import check_method
     from rsoftmax_lab.experiments.images import data, grid
     from rsoftmax_lab.experiments.images.backbone import Backbone
     from rsoftmax_lab.experiments.images.run import prepare
@@ -156,12 +157,10 @@ def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[R
 
 
 def _save(way: "Way", runs: "list[Run]", rows: Path, method: str, folder: Path) -> None:
-    from rsoftmax_lab.contest.methods import METHODS
+    from rsoftmax_lab.comparison.methods import METHODS
     from rsoftmax_lab.experiments.images.results import chosen
 
-    try:
+    with usage_errors("--save"):
         run, epoch = chosen(rows, [run for run in runs if run.method == method])
         way.save(run, epoch, folder)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--save") from None
     typer.echo(f"wrote {folder}: {METHODS[method].title}, lr {run.lr:g}")

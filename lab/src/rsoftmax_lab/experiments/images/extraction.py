@@ -63,10 +63,10 @@ class View(NamedTuple):
         shown = [ImageOps.mirror(image) for image in images] if self.mirrored else images
         pixels = backbone.pixels(shown).to(network.device)
         with torch.inference_mode():
-            said: Tensor = network(pixels).last_hidden_state.half() if self.before_last else features(network, pixels)
-        if not said.isfinite().all():
-            raise ValueError(f"{self.source}: its {self.what} are not finite in {said.dtype}")
-        return said.cpu().contiguous()
+            output: Tensor = network(pixels).last_hidden_state.half() if self.before_last else features(network, pixels)
+        if not output.isfinite().all():
+            raise ValueError(f"{self.source}: its {self.what} are not finite in {output.dtype}")
+        return output.cpu().contiguous()
 
 
 class Features(NamedTuple):

@@ -23,9 +23,9 @@ from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.huggingface.labels.inputs import Inputs
 from rsoftmax.huggingface.labels.training import Checkpoints, last_checkpoint, remove_checkpoints
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.rules import Answers, answers
-from rsoftmax_lab.contest.scores import scores
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.rules import Answers, answers
+from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
@@ -104,21 +104,21 @@ class Finetuning:
         validation = _Shown(self.splits.train.take(select), of_train) if run.selection_share else test
         start = time.perf_counter()
         with begins_with_last(model.encoder, run.train_last), quiet():
-            contest = _Contest(run, model, folder, train, validation, test)
-            contest.train(resume_from_checkpoint=last_checkpoint(folder))
+            comparison = _Comparison(run, model, folder, train, validation, test)
+            comparison.train(resume_from_checkpoint=last_checkpoint(folder))
         seconds = time.perf_counter() - start
         model.save_pretrained(folder / "model")
         remove_checkpoints(folder)
         read = {"states": self.cached.val.about()} if self.cached else {}
-        rules = _rules(run, contest.state.log_history)
-        return {"epoch_seconds": round(seconds / max(contest.epochs_here, 1), 3), **read, "rules": rules}
+        rules = _rules(run, comparison.state.log_history)
+        return {"epoch_seconds": round(seconds / max(comparison.epochs_here, 1), 3), **read, "rules": rules}
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run after its last epoch."""
         LabelModel.from_pretrained(self.folder(run) / "model").save_pretrained(folder)
 
 
-class _Contest(Trainer):
+class _Comparison(Trainer):
     """The Trainer; its evaluation adds the scores of each decision rule to its history."""
 
     def __init__(

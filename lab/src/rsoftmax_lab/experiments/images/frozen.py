@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.huggingface import LabelModel
-from rsoftmax_lab.contest.data import Data, Rows
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.training import contestant, train_and_score
+from rsoftmax_lab.comparison.data import Data, Rows
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.training import classifier, train_and_score
 from rsoftmax_lab.experiments.images import extraction, features
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
@@ -78,7 +78,7 @@ class Frozen:
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Retrain a head on all training images, and save it with its network as one model."""
         run = replace(run, selection_share=0.0)
-        model, rows = contestant(run), self.data(run).train
+        model, rows = classifier(run), self.data(run).train
         for _ in range(epoch):
             model.partial_fit(rows.X, rows.Y)
         whole = LabelModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.training import Training
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.training import Training
 from rsoftmax_lab.experiments.images.image_set import Splits
 
 DATASETS = ("voc", "coco")

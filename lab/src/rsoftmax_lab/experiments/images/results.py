@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.experiments.images.grid import Run
 from rsoftmax_lab.running import rows
 from rsoftmax_lab.running.journal import Notice
@@ -26,13 +26,13 @@ class Table1(NamedTuple):
 
     settings: dict[str, dict[str, Any]]
     shares: dict[str, float]
-    paper: Contest
-    held_out: Contest
+    paper: Comparison
+    held_out: Comparison
 
 
 def table1(found: dict[str, Trials[Run]], notice: Notice, way: str = "frozen") -> Table1:
     """The results of one way of training; empty if there are none."""
-    table = Table1({}, {}, Contest({}, {}), Contest({}, {}))
+    table = Table1({}, {}, Comparison({}, {}), Comparison({}, {}))
     for name, trials in found.items():
         alike = trials.where(lambda run: run.way == way).alike(notice)
         if len(alike):
@@ -61,10 +61,10 @@ def _add(table: Table1, name: str, trials: Trials[Run], notice: Notice) -> None:
         notice(f"{trials.path} mixes runs with different held-out fractions; showing those with {shares[0][0]}")
     table.settings[name] = trials.settings
     table.shares[name] = shares[0][0] if shares else 0.0
-    for contest, share in ((table.paper, 0.0), (table.held_out, table.shares[name] or None)):
+    for comparison, share in ((table.paper, 0.0), (table.held_out, table.shares[name] or None)):
         for trial in sorted(trials, key=lambda trial: -trial.run.lr):  # ties: the highest learning rate
             if trial.run.selection_share == share:
-                methods = contest.methods(trial.run)
+                methods = comparison.methods(trial.run)
                 methods[trial.run.method] = _better(methods.get(trial.run.method), trial)
 
 

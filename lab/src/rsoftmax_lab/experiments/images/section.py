@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rsoftmax.files.card import count_of
-from rsoftmax_lab.contest import tables
-from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OURS, PAPERS, SPARSE, Contestant
-from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import AVERAGES
-from rsoftmax_lab.experiments.images import beside, figure
-from rsoftmax_lab.experiments.images.beside import SOFTMAX, TITLES, Column
+from rsoftmax_lab.comparison import tables
+from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OURS, PAPERS, PREDICTORS, SPARSE, Predictor
+from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison.scores import AVERAGES
+from rsoftmax_lab.experiments.images import figure, published
 from rsoftmax_lab.experiments.images.grid import WAYS, Run
+from rsoftmax_lab.experiments.images.published import SOFTMAX, TITLES, Column
 from rsoftmax_lab.experiments.images.results import Table1, table1
 from rsoftmax_lab.report.markdown import listed, render
 from rsoftmax_lab.report.mean import signed
@@ -28,7 +28,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
     ways = {way: one for way in WAYS if (one := table1(found, notice, way)).settings}
     way, shown = next(iter(ways.items()))
     others = [_other(ways[other], other, out) for other in ways if other != way]
-    table = beside.scores(_chosen(shown))
+    table = published.scores(_chosen(shown))
     curves = _curves(shown, out / "figure3.png")
     text = render(
         __package__,
@@ -37,8 +37,8 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         curves=[path.name for path in curves],
         claims=weighed(claims(shown), [TITLES[point] for point in _points(shown)]),
         table=table,
-        test_last=_scores(shown.held_out, CONTESTANTS, "test_last"),
-        averages=[(average, _scores(shown.held_out, CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
+        test_last=_scores(shown.held_out, PREDICTORS, "test_last"),
+        averages=[(average, _scores(shown.held_out, PREDICTORS, "test", average)) for average in AVERAGES[1:]],
         oracles=_scores(shown.held_out, ORACLES, "test"),
         learning_rates=_learning_rates(shown.held_out),
         others=others,
@@ -63,7 +63,7 @@ def _other(found: Table1, way: str, out: Path) -> Other:
     columns = [*_chosen(found), Column("after the last epoch", found.paper, "test_last")]
     learning_rates = _learning_rates(found.paper if found.paper.rows else found.held_out)
     curves = _curves(found, out / f"figure3-{way}.png")
-    table, leads = beside.scores(columns), beside.leads(columns)
+    table, leads = published.scores(columns), published.leads(columns)
     return Other(way, TRAINED[way], _sets(found), table, leads, learning_rates, curves)
 
 
@@ -89,9 +89,9 @@ def _sets(table: Table1) -> list[str]:
 def claims(found: Table1) -> list[Claim]:
     """The paper's claims about Table 1 and our goals, with a number for each data set."""
 
-    def claim(text: str, contest: Contest, one: Contestant, others: Sequence[Contestant], split: str,
+    def claim(text: str, comparison: Comparison, one: Predictor, others: Sequence[Predictor], split: str,
               least: dict[str, float]) -> Claim:  # fmt: skip
-        margins = {point: contest.lead(one, others, [point], split) for point in _points(found)}
+        margins = {point: comparison.lead(one, others, [point], split) for point in _points(found)}
         holds = [margin.value >= least[point] for point, margin in margins.items() if margin is not None]
         numbers = [signed(margin) for margin in margins.values()]
         return Claim(text, numbers, all(holds) if holds and len(holds) == len(margins) else None)
@@ -107,7 +107,7 @@ def claims(found: Table1) -> list[Claim]:
         *(claim(f"Ours: {one.title} is at or above the best softmax threshold. Here, held out: its lead",
                 found.held_out, one, SOFTMAX, "test", both) for one in OURS),
         claim(f"Ours: {BEST_OF_OURS.title} is at or above all others, including tuned thresholds. Here, held out:"
-              " its lead", found.held_out, BEST_OF_OURS, [one for one in CONTESTANTS if one not in OURS], "test", both),
+              " its lead", found.held_out, BEST_OF_OURS, [one for one in PREDICTORS if one not in OURS], "test", both),
     ]  # fmt: skip
 
 
@@ -119,21 +119,21 @@ def _chosen(found: Table1) -> list[Column]:
     return [Column("here, its protocol", found.paper, "validation"), Column("here, held out", found.held_out, "test")]
 
 
-def _scores(contest: Contest, several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
-    groups = {TITLES[point]: [point] for point in TITLES if point in contest.rows}
-    return tables.table(contest, several, groups, split, average)
+def _scores(comparison: Comparison, several: Iterable[Predictor], split: str, average: str = "micro") -> Table:
+    groups = {TITLES[point]: [point] for point in TITLES if point in comparison.rows}
+    return tables.table(comparison, several, groups, split, average)
 
 
-def _learning_rates(contest: Contest) -> Table:
+def _learning_rates(comparison: Comparison) -> Table:
     """The selected learning rate and epoch of each seed."""
-    points = [point for point in TITLES if point in contest.rows]
+    points = [point for point in TITLES if point in comparison.rows]
 
-    def cell(point: str, one: Contestant) -> str:
-        rows = [methods[one.method] for methods in contest.rows[point].values() if one.method in methods]
+    def cell(point: str, one: Predictor) -> str:
+        rows = [methods[one.method] for methods in comparison.rows[point].values() if one.method in methods]
         rules = [row["rules"][one.rule] for row in rows if one.rule in row["rules"]]
         return ", ".join(f"{rule['lr']:g} ({rule['epoch']})" for rule in rules)
 
-    several = [*SOFTMAX[1:2], *SPARSE, PAPERS, *OURS, Contestant("bce"), Contestant("zlpr")]
+    several = [*SOFTMAX[1:2], *SPARSE, PAPERS, *OURS, Predictor("bce"), Predictor("zlpr")]
     return Table(
         ["learning rate (epoch)", *(TITLES[point] for point in points)],
         [cells for one in several if any((cells := [one.name, *(cell(point, one) for point in points)])[1:])],

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Seeds, Sweep
 
 
@@ -19,8 +20,6 @@ def lengths(
     from rsoftmax_lab.experiments.lengths.run import run
 
     tasks = tuple(task or TASKS)
-    try:
+    with usage_errors("--task"):
         runs = grid.quick_grid(tasks) if sweep.quick else grid.grid(tasks, seeds)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--task") from None
     sweep.do("lengths", runs, run)

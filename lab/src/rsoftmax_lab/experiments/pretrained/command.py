@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Sweep
 
 
@@ -34,7 +35,7 @@ def pretrained(
     from rsoftmax_lab.experiments.pretrained.run import run
 
     files = {grid.text_name(path): path.resolve() for path in texts}
-    try:
+    with usage_errors():
         found = {f"{grid.CALIBRATED}, {path.name}": thresholds(path.resolve()) for path in calibrated or []}
         runs = (grid.quick_grid if sweep.quick else grid.grid)(
             source_name(model, "*.safetensors", "*.json", "*.txt"),
@@ -44,7 +45,5 @@ def pretrained(
             settings=tuple(setting or grid.SETTINGS),
             calibrated=tuple(found),
         )
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     sweep.do("pretrained", runs, partial(run, folder, files, found))

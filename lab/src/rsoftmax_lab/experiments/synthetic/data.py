@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.datasets import make_multilabel_classification
 from sklearn.preprocessing import StandardScaler
 
-from rsoftmax_lab.contest.data import Data, Rows
-from rsoftmax_lab.contest.training import Training
+from rsoftmax_lab.comparison.data import Data, Rows
+from rsoftmax_lab.comparison.training import Training
 from rsoftmax_lab.experiments.synthetic.grid import Run
 
 

@@ -5,25 +5,25 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from rsoftmax_lab.contest.looks import LOOKS, label
-from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.comparison.line_styles import LINE_STYLES, label
+from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.experiments.synthetic.grid import LENGTH, Draw
 from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
 
-def draw(contest: Contest, split: str, path: Path, average: str = "micro") -> None:
+def draw(comparison: Comparison, split: str, path: Path, average: str = "micro") -> None:
     """Draw the six panels: lines are means over seeds, bands one standard deviation."""
-    classes = sorted({point.classes for point in contest.points()})
+    classes = sorted({point.classes for point in comparison.points()})
     figure, (above, below) = panels(2, len(classes), width=4.3, height=7.6)
     for k, by_labels, by_length in zip(classes, above, below, strict=True):
-        points = sorted(point for point in contest.points() if point.classes == k)
+        points = sorted(point for point in comparison.points() if point.classes == k)
         same_length = [point for point in points if point.length == LENGTH]
-        _panel(by_labels, contest, same_length, [point.labels for point in same_length], split, average)
+        _panel(by_labels, comparison, same_length, [point.labels for point in same_length], split, average)
         by_labels.set_title(f"{k} classes", fontsize=11)
         by_labels.set_xlabel(f"average number of labels (length {LENGTH})", fontsize=9)
         same_labels = [point for point in points if point.labels == k // 2]
         lengths = [point.length for point in same_labels]
-        _panel(by_length, contest, same_labels, lengths, split, average)
+        _panel(by_length, comparison, same_labels, lengths, split, average)
         by_length.set_xlabel(f"average document length ({k // 2} labels)", fontsize=9)
         by_length.set_xscale("log")
         by_length.set_xticks(lengths, [str(length) for length in lengths])
@@ -34,25 +34,25 @@ def draw(contest: Contest, split: str, path: Path, average: str = "micro") -> No
     save(figure, path)
 
 
-def _panel(axis: Axes, contest: Contest, points: list[Draw], places: list[int], split: str, average: str) -> None:
+def _panel(axis: Axes, comparison: Comparison, points: list[Draw], places: list[int], split: str, average: str) -> None:
     lows, highs = [], []
-    for one, look in LOOKS.items():
-        means = [contest.mean(one, [point], split, average) for point in points]
+    for one, line in LINE_STYLES.items():
+        means = [comparison.mean(one, [point], split, average) for point in points]
         known = [(x, mean) for x, mean in zip(places, means, strict=True) if mean is not None]
         x, y = np.array([x for x, _ in known]), np.array([mean.value for _, mean in known])
         spread = np.array([mean.spread or 0.0 for _, mean in known])
         axis.plot(
             x,
             y,
-            look.style,
-            color=look.color,
-            marker=look.marker,
+            line.style,
+            color=line.color,
+            marker=line.marker,
             markersize=5,
-            linewidth=look.width,
-            zorder=2 + look.width,
+            linewidth=line.width,
+            zorder=2 + line.width,
             label=label(one),
         )
-        axis.fill_between(x, y - spread, y + spread, color=look.color, alpha=0.13, linewidth=0)
+        axis.fill_between(x, y - spread, y + spread, color=line.color, alpha=0.13, linewidth=0)
         highs += [mean.value for _, mean in known]
         lows += [mean.value for _, mean in known if one.method != "softmax"]
     low, top = min(lows, default=0.0), max(highs, default=100.0)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Seeds, Sweep
 
 
@@ -22,9 +23,7 @@ def tabular(
     from rsoftmax_lab.experiments.tabular import grid
     from rsoftmax_lab.experiments.tabular.run import run
 
-    try:
+    with usage_errors("--data"):
         names = mulan.names(data, only)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--data") from None
     runs = grid.quick_grid(names) if sweep.quick else grid.grid(names, seeds)
     sweep.do("tabular", runs, partial(run, data.resolve()))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rsoftmax_lab.contest.data import Data, Rows
+from rsoftmax_lab.comparison.data import Data, Rows
 from rsoftmax_lab.experiments import sets
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rsoftmax_lab.contest.methods import METHODS
-from rsoftmax_lab.contest.training import Training
+from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison.training import Training
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from rsoftmax_lab.contest import tables
-from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, ORACLES, OTHERS, Contestant
-from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.comparison import tables
+from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OTHERS, PREDICTORS, Predictor
+from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.experiments.tabular.grid import Run
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import signed
@@ -20,21 +20,21 @@ NEAR = 0.5  # points of F1 below the best
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables of scores, and the data sets where ours is the best or close to it."""
-    contest = Contest.of(found["tabular"].alike(notice))
+    comparison = Comparison.of(found["tabular"].alike(notice))
 
-    def table(several: Iterable[Contestant], split: str, average: str = "micro") -> Table:
-        return tables.table(contest, several, {name: [name] for name in contest.points()}, split, average)
+    def table(several: Iterable[Predictor], split: str, average: str = "micro") -> Table:
+        return tables.table(comparison, several, {name: [name] for name in comparison.points()}, split, average)
 
-    leads = {name: contest.lead(BEST_OF_OURS, OTHERS, [name], "test") for name in contest.points()}
-    test = table(CONTESTANTS, "test")
+    leads = {name: comparison.lead(BEST_OF_OURS, OTHERS, [name], "test") for name in comparison.points()}
+    test = table(PREDICTORS, "test")
     text = render(
         __package__,
-        made=tables.made(contest),
+        made=tables.made(comparison),
         near=[name for name, lead in leads.items() if lead is not None and lead.value >= -NEAR],
         sets=len(leads),
         test=test,
-        validation=table(CONTESTANTS, "validation"),
-        averages=[(average, table(CONTESTANTS, "test", average)) for average in AVERAGES[1:]],
+        validation=table(PREDICTORS, "validation"),
+        averages=[(average, table(PREDICTORS, "test", average)) for average in AVERAGES[1:]],
         oracles=table(ORACLES, "test"),
         margins=Table(
             ["set", f"{BEST_OF_OURS.title}, lead over the best other"],

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Sweep
 
 
@@ -27,7 +28,7 @@ def text(
     from rsoftmax_lab.experiments.text import grid
     from rsoftmax_lab.experiments.text.run import run
 
-    try:
+    with usage_errors():
         read(data.resolve())
         runs = (grid.quick_grid if sweep.quick else grid.grid)(
             source_name(model, "*.safetensors", "*.json", "*.txt"),
@@ -38,7 +39,5 @@ def text(
             max_tokens=max_tokens,
             data=source_name(str(data), "*.tsv", "*.txt"),
         )
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
     folder = str(Path(model).resolve()) if Path(model).is_dir() else model
     sweep.do("text", runs, partial(run, folder, data.resolve(), sweep.folder.resolve()))

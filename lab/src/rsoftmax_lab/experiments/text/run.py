@@ -19,7 +19,7 @@ from rsoftmax_lab.experiments.text.answers import scored
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.running.runs import Row, differences, key
 
-LOOKS = 8  # checkpoints per epoch of fine-tuning
+EVALUATIONS = 8  # per epoch of fine-tuning
 
 
 def run(model: str, data: Path, out: Path, run: Run) -> Row:
@@ -73,8 +73,8 @@ def _finetuned(
         epochs=run.epochs,
         lr=run.lr,
         batch_size=run.batch_size,
-        evaluations_per_epoch=LOOKS,
-        patience=LOOKS,
+        evaluations_per_epoch=EVALUATIONS,
+        patience=EVALUATIONS,
         checkpoints=out / "text-checkpoints" / name,
     )
     with torch.no_grad():

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rsoftmax.cli.arguments import usage_errors
 from rsoftmax_lab.running.options import Seeds, Sweep
 
 
@@ -23,12 +24,8 @@ def users(
     from rsoftmax_lab.experiments.users import grid
     from rsoftmax_lab.experiments.users.run import run
 
-    try:
+    with usage_errors("--data"):
         names = mulan.names(data, only)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error), param_hint="--data") from None
-    try:
+    with usage_errors("--method"):
         runs = grid.quick_grid(names) if sweep.quick else grid.grid(names, seeds, method)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--method") from None
     sweep.do("users", runs, partial(run, data.resolve()))

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
-from rsoftmax_lab.contest.data import Labels
-from rsoftmax_lab.contest.scores import best_threshold
+from rsoftmax_lab.comparison.data import Labels
+from rsoftmax_lab.comparison.scores import best_threshold
 
 Marginals = NDArray[np.float64]
 GRID = np.linspace(0.01, 0.99, 99)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from rsoftmax_lab.contest.data import Rows
+from rsoftmax_lab.comparison.data import Rows
 from rsoftmax_lab.experiments import sets
 
 

@@ -1,11 +1,11 @@
-"""The contestants of the comparison with default settings, and whether the goals are reached."""
+"""The predictors of the comparison with default settings, and whether the goals are reached."""
 
 import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rsoftmax_lab.contest.contestants import Contestant
-from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.comparison.predictors import Predictor
+from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.experiments.users.methods import (
     EXPECTED_F1,
     HALF,
@@ -20,24 +20,24 @@ from rsoftmax_lab.report.mean import Mean, signed
 from rsoftmax_lab.report.mean_ranks import Ranks, mean_ranks
 from rsoftmax_lab.report.table import Claim
 
-EVERYBODY = tuple(Contestant(name, rule) for name, method in METHODS.items() for rule in method.rules)
+PREDICTORS = tuple(Predictor(name, rule) for name, method in METHODS.items() for rule in method.rules)
 UNRANKED = (ONE_FIT, OUT_OF_BAG, TUNED_CV)  # variants; TunedThresholdClassifierCV takes hours on some sets
-RANKED = tuple(one for one in EVERYBODY if one.rule not in UNRANKED)
-NETWORK, BOTH = Contestant("net", EXPECTED_F1), Contestant("net_forest", EXPECTED_F1)
-BCE = Contestant("bce", TUNED)
+RANKED = tuple(one for one in PREDICTORS if one.rule not in UNRANKED)
+NETWORK, BOTH = Predictor("net", EXPECTED_F1), Predictor("net_forest", EXPECTED_F1)
+BCE = Predictor("bce", TUNED)
 LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the required median over data sets
 WORST = -0.3  # on any data set
 
 
-def title(one: Contestant) -> str:
+def title(one: Predictor) -> str:
     """Its name in tables and figures."""
     model = METHODS[one.method]
     return model.title if one == NETWORK else f"{model.title}, {RULES[one.rule]}"
 
 
-def ranks(contest: Contest, average: str) -> Ranks | None:
-    """Mean ranks over the data sets on which all contestants have a score."""
-    means = {one: [contest.mean(one, [point], "test", average) for point in contest.points()] for one in RANKED}
+def ranks(comparison: Comparison, average: str) -> Ranks | None:
+    """Mean ranks over the data sets on which all predictors have a score."""
+    means = {one: [comparison.mean(one, [point], "test", average) for point in comparison.points()] for one in RANKED}
     whole = [place for place, column in enumerate(zip(*means.values(), strict=True)) if all(column)]
     table = {title(one): [mean.value for i in whole if (mean := row[i])] for one, row in means.items()}
     return mean_ranks(table) if len(whole) > 1 else None
@@ -57,31 +57,31 @@ class _Goal(NamedTuple):
     holds: Callable[[list[float], int], bool | None]
 
 
-def goals(contest: Contest) -> list[Claim]:
+def goals(comparison: Comparison) -> list[Claim]:
     """The goals, with a number for each data set."""
     found = [
-        *_of_network(contest),
-        *_of_any_model(contest),
-        *_of_one_fit(contest),
-        *_of_both(contest),
-        *_of_calibration(contest),
+        *_of_network(comparison),
+        *_of_any_model(comparison),
+        *_of_one_fit(comparison),
+        *_of_both(comparison),
+        *_of_calibration(comparison),
     ]
-    return [_weighed(goal, contest.points()) for goal in found]
+    return [_weighed(goal, comparison.points()) for goal in found]
 
 
-def _of_network(contest: Contest) -> list[_Goal]:
+def _of_network(comparison: Comparison) -> list[_Goal]:
     return [
         _Goal(
             f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1 by {least} in the median, and never behind by"
             f" more than {-WORST}",
-            _ahead(contest, NETWORK, [BCE], average),
+            _ahead(comparison, NETWORK, [BCE], average),
             _median_and_worst(least),
         )
         for average, least in LEADS.items()
     ]
 
 
-def _of_any_model(contest: Contest) -> list[_Goal]:
+def _of_any_model(comparison: Comparison) -> list[_Goal]:
     """Goals for ExpectedF1Classifier on top of a forest and of logistic regression."""
     tuned = [("micro", "within 0.2 of", -0.2), ("macro", "above", 0.0), ("samples", "above", 0.0)]
     against = [(TUNED, average, f"{where} the same with tuned thresholds", least) for average, where, least in tuned]
@@ -89,8 +89,8 @@ def _of_any_model(contest: Contest) -> list[_Goal]:
     against += [(TUNED_CV, "macro", "above the same with TunedThresholdClassifierCV", 0.0)]
     return [
         _Goal(
-            f"{title(Contestant(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one data set",
-            _ahead(contest, Contestant(model, EXPECTED_F1), [_with_rule(model, rule)], average),
+            f"{title(Predictor(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one data set",
+            _ahead(comparison, Predictor(model, EXPECTED_F1), [_with_rule(model, rule)], average),
             _on_all_but(1, least),
         )
         for model in ("forest", "logistic")
@@ -98,54 +98,56 @@ def _of_any_model(contest: Contest) -> list[_Goal]:
     ]
 
 
-def _with_rule(model: str, rule: str) -> Contestant:
-    return Contestant(f"{model}_tuned" if rule == TUNED_CV else model, rule)
+def _with_rule(model: str, rule: str) -> Predictor:
+    return Predictor(f"{model}_tuned" if rule == TUNED_CV else model, rule)
 
 
-def _of_one_fit(contest: Contest) -> list[_Goal]:
+def _of_one_fit(comparison: Comparison) -> list[_Goal]:
     """Goals for a single fit: with a fifth of the rows held out, or with out-of-bag scores of all rows."""
-    once = {Contestant(model, ONE_FIT): model for model in ("forest", "logistic")}
+    once = {Predictor(model, ONE_FIT): model for model in ("forest", "logistic")}
     return [
         _Goal(
             f"{title(one)} is within 0.5 of five fits in {average}-F1, on all but one data set",
-            _ahead(contest, one, [Contestant(model, EXPECTED_F1)], average),
+            _ahead(comparison, one, [Predictor(model, EXPECTED_F1)], average),
             _on_all_but(1, -0.5),
         )
-        for one, model in {Contestant("forest_oob", OUT_OF_BAG): "forest", **once}.items()
+        for one, model in {Predictor("forest_oob", OUT_OF_BAG): "forest", **once}.items()
         for average in LEADS
     ]
 
 
-def _of_both(contest: Contest) -> list[_Goal]:
-    others = [other for other in EVERYBODY if other != BOTH]
+def _of_both(comparison: Comparison) -> list[_Goal]:
+    others = [other for other in PREDICTORS if other != BOTH]
     return [
         _Goal(
             f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all data sets",
-            _ahead(contest, BOTH, others, "micro"),
+            _ahead(comparison, BOTH, others, "micro"),
             _on_all_but(0, -1.0),
         ),
         _Goal(
             f"{title(BOTH)} is the best in samples-F1, on all but two data sets",
-            _ahead(contest, BOTH, others, "samples"),
+            _ahead(comparison, BOTH, others, "samples"),
             _on_all_but(2, 0.0),
         ),
     ]
 
 
-def _of_calibration(contest: Contest) -> list[_Goal]:
+def _of_calibration(comparison: Comparison) -> list[_Goal]:
     return [
         _Goal(
             f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one data set (here: BCE's"
             " minus ours, in per cent)",
-            _ahead(contest, BCE, [NETWORK], measure),
+            _ahead(comparison, BCE, [NETWORK], measure),
             _on_all_but(1, 0.0),
         )
         for measure, name in (("brier", "Brier score"), ("ece", "expected calibration error"))
     ]
 
 
-def _ahead(contest: Contest, one: Contestant, rivals: list[Contestant], measure: str) -> Callable[[str], Mean | None]:
-    return lambda point: contest.lead(one, rivals, [point], "test", measure)
+def _ahead(
+    comparison: Comparison, one: Predictor, rivals: list[Predictor], measure: str
+) -> Callable[[str], Mean | None]:
+    return lambda point: comparison.lead(one, rivals, [point], "test", measure)
 
 
 def _weighed(goal: _Goal, points: list[str]) -> Claim:

@@ -15,8 +15,8 @@ from rsoftmax.multilabel import AVERAGES, calibration_curve
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax.sklearn.expected_f1 import FoldModel
 from rsoftmax.sklearn.targets import stratified_folds
-from rsoftmax_lab.contest.data import Labels, Rows
-from rsoftmax_lab.contest.scores import scores
+from rsoftmax_lab.comparison.data import Labels, Rows
+from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run

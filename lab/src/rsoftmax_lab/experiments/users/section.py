@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from rsoftmax.files.card import count_of
-from rsoftmax_lab.contest import tables
-from rsoftmax_lab.contest.results import Contest
-from rsoftmax_lab.contest.scores import AVERAGES
+from rsoftmax_lab.comparison import tables
+from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.experiments.users import figure
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, TUNED, TUNED_CV
-from rsoftmax_lab.experiments.users.results import EVERYBODY, goals, ranks, title
+from rsoftmax_lab.experiments.users.results import PREDICTORS, goals, ranks, title
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean_ranks import Ranks
 from rsoftmax_lab.report.table import Table, best_in_bold, weighed
@@ -22,33 +22,34 @@ CALIBRATION = {"brier": "Brier score", "ece": "expected calibration error"}
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables, goals, and mean ranks with their figure."""
-    contest = Contest.of(found["users"].alike(notice))
-    ranked = {average: known for average in AVERAGES if (known := ranks(contest, average)) is not None}
+    comparison = Comparison.of(found["users"].alike(notice))
+    ranked = {average: known for average in AVERAGES if (known := ranks(comparison, average)) is not None}
     images = [out / "users-ranks.png"] if ranked else []
     for image in images:
-        figure.draw(ranked, {title(one) for one in EVERYBODY if one.rule == EXPECTED_F1}, image)
-    f1 = {average: _table(contest, average) for average in AVERAGES}
+        figure.draw(ranked, {title(one) for one in PREDICTORS if one.rule == EXPECTED_F1}, image)
+    f1 = {average: _table(comparison, average) for average in AVERAGES}
     text = render(
         __package__,
-        made=tables.made(contest),
-        seeds=[f"{point}: {count_of(len(contest.rows[point]), 'seed')}" for point in contest.points()],
-        goals=weighed(goals(contest), contest.points()),
+        made=tables.made(comparison),
+        seeds=[f"{point}: {count_of(len(comparison.rows[point]), 'seed')}" for point in comparison.points()],
+        goals=weighed(goals(comparison), comparison.points()),
         ranks=_ranks(ranked) if ranked else None,
         p_values=[(average, f"{known.p_value:.1g}") for average, known in ranked.items()],
         f1=list(f1.items()),
-        calibration=[(name, _table(contest, measure)) for measure, name in CALIBRATION.items()],
+        calibration=[(name, _table(comparison, measure)) for measure, name in CALIBRATION.items()],
     )
     return Section(text, f1["micro"].rich("Micro-F1 on test, default settings"), images)
 
 
-def _table(contest: Contest, measure: str) -> Table:
-    """A table with contestants as rows and data sets as columns; rules with the same marginals share a row."""
-    named = {title(one): one for one in EVERYBODY if measure in AVERAGES or one.rule not in (TUNED, TUNED_CV)}
+def _table(comparison: Comparison, measure: str) -> Table:
+    """A table with predictors as rows and data sets as columns; rules with the same marginals share a row."""
+    named = {title(one): one for one in PREDICTORS if measure in AVERAGES or one.rule not in (TUNED, TUNED_CV)}
     means = {
-        name: [contest.mean(one, [point], "test", measure) for point in contest.points()] for name, one in named.items()
+        name: [comparison.mean(one, [point], "test", measure) for point in comparison.points()]
+        for name, one in named.items()
     }
     heading = f"{measure}-F1" if measure in AVERAGES else f"{CALIBRATION[measure]}, per cent"
-    return Table([heading, *contest.points()], best_in_bold(means, lowest=measure not in AVERAGES))
+    return Table([heading, *comparison.points()], best_in_bold(means, lowest=measure not in AVERAGES))
 
 
 def _ranks(ranked: dict[str, Ranks]) -> Table:

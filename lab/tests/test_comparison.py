@@ -1,4 +1,4 @@
-"""The contest: its rules, its scores, its data and its grids."""
+"""The comparison: its rules, its scores, its data and its grids."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,11 +11,11 @@ from sklearn.metrics import f1_score
 
 from rsoftmax.multilabel import RULES
 from rsoftmax.sklearn import SparseLabelClassifier
-from rsoftmax_lab.contest import rules
-from rsoftmax_lab.contest.methods import METHODS, USERS
-from rsoftmax_lab.contest.rules import Answers
-from rsoftmax_lab.contest.scores import AVERAGES, best_threshold, micro_f1, scores
-from rsoftmax_lab.contest.training import contestant, train_and_score
+from rsoftmax_lab.comparison import rules
+from rsoftmax_lab.comparison.methods import METHODS, USERS
+from rsoftmax_lab.comparison.rules import Answers
+from rsoftmax_lab.comparison.scores import AVERAGES, best_threshold, micro_f1, scores
+from rsoftmax_lab.comparison.training import contestant, train_and_score
 from rsoftmax_lab.experiments.synthetic import grid, run
 from rsoftmax_lab.experiments.synthetic.data import draw
 from rsoftmax_lab.experiments.synthetic.grid import Run
@@ -123,7 +123,7 @@ def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
 
 
 @pytest.mark.parametrize("method", ["r_softmax_rate", "t_softmax_threshold", "r_softmax_expected_f1"])
-def test_the_contest_takes_the_losses_that_users_get(method: str) -> None:
+def test_the_comparison_takes_the_losses_that_users_get(method: str) -> None:
     head = METHODS[method].head
     assert head["loss"] == RULES[head["rule"]].losses[0]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
-from rsoftmax_lab.contest.data import Labels
+from rsoftmax_lab.comparison.data import Labels
 
 AVERAGES = ("micro", "macro", "samples")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rsoftmax_lab.contest.rules import Rule, at_least, nonzero, true_count, tuned
+from rsoftmax_lab.comparison.rules import Rule, at_least, nonzero, true_count, tuned
 
 P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 

@@ -1,19 +1,19 @@
-"""Scores of every contestant at any set of points, averaged over seeds."""
+"""Scores of every predictor at any set of points, averaged over seeds."""
 
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rsoftmax_lab.contest.contestants import Contestant
-from rsoftmax_lab.contest.training import Point, Training
+from rsoftmax_lab.comparison.predictors import Predictor
+from rsoftmax_lab.comparison.training import Point, Training
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.running.rows import Trials
 from rsoftmax_lab.running.runs import Row
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """The rows of one experiment that were run under the same settings.
 
     Attributes:
@@ -25,12 +25,12 @@ class Contest:
     rows: dict[Point, dict[int, dict[str, Row]]]
 
     @classmethod
-    def of(cls, trials: Trials[Any]) -> "Contest":
+    def of(cls, trials: Trials[Any]) -> "Comparison":
         """The comparison of runs under the same settings."""
-        contest = cls(trials.settings, {})
+        comparison = cls(trials.settings, {})
         for run, row in trials:
-            contest.methods(run)[run.method] = row
-        return contest
+            comparison.methods(run)[run.method] = row
+        return comparison
 
     def methods(self, run: Training) -> dict[str, Row]:
         """The mutable rows at the point and seed of a run, by method."""
@@ -45,24 +45,24 @@ class Contest:
         """The seeds."""
         return sorted({seed for seeds in self.rows.values() for seed in seeds})
 
-    def score(self, one: Contestant, point: Point, seed: int, split: str, average: str = "micro") -> float | None:
-        """A contestant's F1; None if the run is missing."""
+    def score(self, one: Predictor, point: Point, seed: int, split: str, average: str = "micro") -> float | None:
+        """The F1 of a predictor; None if the run is missing."""
         row = self.rows.get(point, {}).get(seed, {}).get(one.method)
         return float(row["rules"][one.rule][split][average]) if row and one.rule in row["rules"] else None
 
-    def mean(self, one: Contestant, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
+    def mean(self, one: Predictor, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
         """The mean over points, then over the seeds that have all of them."""
         return self.over_seeds(points, lambda point, seed: self.score(one, point, seed, split, average))
 
     def margin(
         self,
-        one: Contestant,
-        rivals: Iterable[Contestant],
+        one: Predictor,
+        rivals: Iterable[Predictor],
         points: Iterable[Point],
         split: str,
         average: str = "micro",
     ) -> Mean | None:
-        """The lead of a contestant over its best rival at each point; averaged as in :meth:`mean`."""
+        """The lead of a predictor over its best rival at each point; averaged as in :meth:`mean`."""
         rivals = list(rivals)
 
         def ahead(point: Point, seed: int) -> float | None:
@@ -75,13 +75,13 @@ class Contest:
 
     def lead(
         self,
-        one: Contestant,
-        rivals: Iterable[Contestant],
+        one: Predictor,
+        rivals: Iterable[Predictor],
         points: Iterable[Point],
         split: str,
         average: str = "micro",
     ) -> Mean | None:
-        """The lead of a contestant over the rival with the best mean over points and seeds.
+        """The lead of a predictor over the rival with the best mean over points and seeds.
 
         Choosing the best rival at each point instead would select on the reported scores.
         """

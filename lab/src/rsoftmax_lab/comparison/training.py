@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
-from rsoftmax_lab.contest.data import Data, Matrix, Rows
-from rsoftmax_lab.contest.methods import METHODS, USERS, check_method
-from rsoftmax_lab.contest.rules import Answers, Decision, Rule, answers
-from rsoftmax_lab.contest.scores import AVERAGES, micro_f1, scores
+from rsoftmax_lab.comparison.data import Data, Matrix, Rows
+from rsoftmax_lab.comparison.methods import METHODS, USERS, check_method
+from rsoftmax_lab.comparison.rules import Answers, Decision, Rule, answers
+from rsoftmax_lab.comparison.scores import AVERAGES, micro_f1, scores
 from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape
@@ -54,7 +54,7 @@ class Training(BaseRun):
         return tuple(getattr(self, name) for name in self.PLACE)
 
 
-def contestant(run: Training) -> SparseLabelClassifier:
+def classifier(run: Training) -> SparseLabelClassifier:
     """The untrained classifier of a run."""
     hidden = (run.hidden,) if run.hidden else ()
     settings = {"hidden_layer_sizes": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
@@ -68,18 +68,18 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> dict[
     at that epoch, and the test scores after the last epoch, without selection; with ``curves``, the validation
     micro-F1 after each epoch.
     """
-    model = contestant(run)
+    model = classifier(run)
     followed = {name: _Followed(rule) for name, rule in METHODS[run.method].rules.items()}
     seconds = 0.0
     for _ in range(run.epochs):
         start = time.perf_counter()
         model.partial_fit(data.train.X, data.train.Y)
         seconds += time.perf_counter() - start
-        validation, weights = _ask(model, data.validation), _weights(model)
+        validation, weights = _forward(model, data.validation), _weights(model)
         for one in followed.values():
-            one.look(validation, weights)
-    last = _Judged.by(model, data)
-    best = {one.epoch: _Judged.by(model, data, one.weights) for one in followed.values()}
+            one.update(validation, weights)
+    last = _Outputs.by(model, data)
+    best = {one.epoch: _Outputs.by(model, data, one.weights) for one in followed.values()}
     return {
         "epoch_seconds": round(seconds / run.epochs, 6),
         "rules": {
@@ -133,7 +133,7 @@ class _Followed:
     def __init__(self, rule: Rule) -> None:
         self.rule, self.epoch, self.curve = rule, 0, list[float]()
 
-    def look(self, validation: Answers, weights: dict[str, Tensor]) -> None:
+    def update(self, validation: Answers, weights: dict[str, Tensor]) -> None:
         decide = self.rule(validation)
         f1 = micro_f1(validation.Y, decide(validation))
         if f1 > max(self.curve, default=-1):
@@ -141,31 +141,31 @@ class _Followed:
         self.curve.append(f1)
 
 
-class _Judged(NamedTuple):
+class _Outputs(NamedTuple):
     """The outputs for the validation and test rows."""
 
     validation: Answers
     test: Answers
 
     @classmethod
-    def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Judged":
+    def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Outputs":
         """The outputs of the current network, or with the weights of an epoch."""
         if weights is not None:
             model.estimators_[0].module_.load_state_dict(weights)
-        return cls(_ask(model, data.validation), _ask(model, data.test))
+        return cls(_forward(model, data.validation), _forward(model, data.test))
 
 
 def _score(answers: Answers, decide: Decision) -> dict[str, float]:
     return scores(answers.Y, decide(answers))
 
 
-def _ask(model: SparseLabelClassifier, rows: Rows) -> Answers:
+def _forward(model: SparseLabelClassifier, rows: Rows) -> Answers:
     """``decision_function`` and ``predict_proba`` in one forward pass."""
     module = model.estimators_[0].module_.eval()
     with torch.no_grad():
-        outputs = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
-    z = [output.z if output.theta is None else output.z - output.theta for output in outputs]
-    return answers(torch.cat(z).numpy(), torch.cat([output.p for output in outputs]).numpy(), rows.Y, rows.ignored)
+        batches = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
+    z = [output.z if output.theta is None else output.z - output.theta for output in batches]
+    return answers(torch.cat(z).numpy(), torch.cat([output.p for output in batches]).numpy(), rows.Y, rows.ignored)
 
 
 def _dense(X: Matrix) -> Tensor:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rsoftmax_lab.contest.contestants import BEST_OF_OURS, CONTESTANTS, PAPERS, SPARSE, Contestant
-from rsoftmax_lab.contest.results import Contest
+from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, PAPERS, PREDICTORS, SPARSE, Predictor
+from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.report.table import Table
 
 TITLES = {"voc": "VOC", "coco": "COCO"}
-SOFTMAX = tuple(Contestant("softmax", f"p0={p0}") for p0 in (0.05, 0.1, 0.15, 0.2, 0.3))
+SOFTMAX = tuple(Predictor("softmax", f"p0={p0}") for p0 in (0.05, 0.1, 0.15, 0.2, 0.3))
 PUBLISHED = dict(
     zip(
         (*SOFTMAX, *SPARSE, PAPERS),
@@ -25,13 +25,13 @@ class Column(NamedTuple):
     """A column of our numbers: the runs, and the split that they are scored on."""
 
     title: str
-    contest: Contest
+    comparison: Comparison
     split: str
 
 
 def scores(columns: Sequence[Column]) -> Table:
     """Micro-F1 scores, starting with the paper's methods."""
-    several = (*PUBLISHED, *(one for one in CONTESTANTS if one not in PUBLISHED))
+    several = (*PUBLISHED, *(one for one in PREDICTORS if one not in PUBLISHED))
     return _table("micro-F1", columns, [_Line(one.name, PUBLISHED.get(one), partial(_score, one)) for one in several])
 
 
@@ -53,11 +53,11 @@ class _Line(NamedTuple):
 
     name: str
     published: Sequence[float] | None
-    found: Callable[[Contest, str, str], Mean | None]
+    found: Callable[[Comparison, str, str], Mean | None]
 
     def cells(self, place: int, point: str, columns: Sequence[Column]) -> list[str]:
         """The paper's number and ours on one data set."""
-        means = [self.found(column.contest, point, column.split) for column in columns]
+        means = [self.found(column.comparison, point, column.split) for column in columns]
         return [f"{self.published[place]:.2f}" if self.published else "", *(str(mean or "") for mean in means)]
 
 
@@ -65,7 +65,7 @@ def _table(head: str, columns: Sequence[Column], lines: Sequence[_Line]) -> Tabl
     """The columns that have runs, and the rows that have numbers."""
     heads, rows, known = [head], [[line.name] for line in lines], [False] * len(lines)
     for place, (point, title) in enumerate(TITLES.items()):
-        ours = [column for column in columns if point in column.contest.rows]
+        ours = [column for column in columns if point in column.comparison.rows]
         heads += [f"{title}: paper", *(column.title for column in ours)] if ours else []
         for number, line in enumerate(lines if ours else ()):
             paper, *others = line.cells(place, point, ours)
@@ -74,15 +74,15 @@ def _table(head: str, columns: Sequence[Column], lines: Sequence[_Line]) -> Tabl
     return Table(heads, [row for row, is_known in zip(rows, known, strict=True) if is_known])
 
 
-def _score(one: Contestant, contest: Contest, point: str, split: str) -> Mean | None:
-    return contest.mean(one, [point], split)
+def _score(one: Predictor, comparison: Comparison, point: str, split: str) -> Mean | None:
+    return comparison.mean(one, [point], split)
 
 
-def _lead(one: Contestant, rivals: Sequence[Contestant], contest: Contest, point: str, split: str) -> Mean | None:
-    return contest.lead(one, rivals, [point], split)
+def _lead(one: Predictor, rivals: Sequence[Predictor], comparison: Comparison, point: str, split: str) -> Mean | None:
+    return comparison.lead(one, rivals, [point], split)
 
 
-def _published_lead(one: Contestant, rivals: Sequence[Contestant]) -> list[float] | None:
+def _published_lead(one: Predictor, rivals: Sequence[Predictor]) -> list[float] | None:
     if one not in PUBLISHED:
         return None
     return [mine - max(theirs) for mine, *theirs in zip(*(PUBLISHED[each] for each in (one, *rivals)), strict=True)]

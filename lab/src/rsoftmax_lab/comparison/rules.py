@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rsoftmax_lab.contest.data import Labels
-from rsoftmax_lab.contest.scores import best_threshold
+from rsoftmax_lab.comparison.data import Labels
+from rsoftmax_lab.comparison.scores import best_threshold
 
 
 class Answers(NamedTuple):
