@@ -8,27 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import rsoftmax
 from PIL import Image
-from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, __version__
-from rsoftmax.cli import LAB, app
-
-
-def shown_by(*words: str) -> str:
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.output
+from rsoftmax.cli import LAB
 
 
 def rejection(*words: str) -> str:
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert result.exit_code == 2, result.output
-    return " ".join(result.output.split())
+    return rsoftmax(*words, code=2)
 
 
 def test_list_shows_every_mapping() -> None:
-    shown = shown_by("list")
+    shown = rsoftmax("list")
     for name, mapping in MAPPINGS.items():
         assert name in shown
         assert mapping.formula in shown
@@ -36,13 +28,13 @@ def test_list_shows_every_mapping() -> None:
 
 def test_plot_writes_the_format_of_the_extension(tmp_path: Path) -> None:
     png, svg = tmp_path / "a.png", tmp_path / "b.svg"
-    shown = shown_by("plot", "--logits", "2,1.5,.3,-1", "--r", "0.5", "--out", str(png))
+    shown = rsoftmax("plot", "--logits", "2,1.5,.3,-1", "--r", "0.5", "--out", str(png))
     assert "r_softmax, r = 0.5" in shown
     assert "0.7514" in shown
     with Image.open(png) as image:
         assert image.format == "PNG"
         assert image.size[0] > 1000
-    shown_by("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
+    rsoftmax("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
 
@@ -55,7 +47,7 @@ def save_predictions(path: Path, power: float) -> str:
 
 def test_plot_calibration_draws_files_of_predictions_side_by_side(tmp_path: Path) -> None:
     files = [save_predictions(tmp_path / f"{name}.npz", power) for name, power in (("right", 1), ("a $hy_1$ one", 3))]
-    shown = shown_by("plot", "calibration", *files, "--out", str(tmp_path / "a.png"))
+    shown = rsoftmax("plot", "calibration", *files, "--out", str(tmp_path / "a.png"))
     right, shy = (float(line.split("error ")[1].split(",")[0]) for line in shown.splitlines()[:2])
     assert right < 0.05 < 0.2 < shy
     with Image.open(tmp_path / "a.png") as image:
@@ -90,14 +82,14 @@ def test_a_file_of_another_kind_is_rejected(tmp_path: Path) -> None:
 
 
 def test_plot_lists_its_commands_and_plots_mappings_by_default(tmp_path: Path) -> None:
-    assert "calibration" in shown_by("plot", "--help")
-    assert "--logits" in shown_by("plot", "mappings", "--help")
-    same = [shown_by("plot", *words, "--out", str(tmp_path / "a.png")) for words in ([], ["mappings"])]
+    assert "calibration" in rsoftmax("plot", "--help")
+    assert "--logits" in rsoftmax("plot", "mappings", "--help")
+    same = [rsoftmax("plot", *words, "--out", str(tmp_path / "a.png")) for words in ([], ["mappings"])]
     assert same[0] == same[1]
 
 
 def test_an_option_of_several_mappings_reaches_all_of_them(tmp_path: Path) -> None:
-    shown = shown_by("plot", "--logits", "2,1,0,-1", "--k", "2", "--edge", "0", "--out", str(tmp_path / "a.png"))
+    shown = rsoftmax("plot", "--logits", "2,1,0,-1", "--k", "2", "--edge", "0", "--out", str(tmp_path / "a.png"))
     for title in ("t_softmax, t = 2, edge = 0", "r_softmax, r = 0.5, edge = 0", "k_softmax, k = 2, edge = 0"):
         assert title in shown
     assert "edge must be >= 0" in rejection("plot", "--edge", "-1")
@@ -105,7 +97,7 @@ def test_an_option_of_several_mappings_reaches_all_of_them(tmp_path: Path) -> No
 
 def test_logits_may_start_with_a_minus_sign(tmp_path: Path) -> None:
     for words in (["--logits", "-1,-2e-3,.5"], ["--logits=-1,-2e-3,.5"], ["--logits", "-1, -2e-3, .5"]):
-        assert "-0.002" in shown_by("plot", *words, "--out", str(tmp_path / "a.png")), words
+        assert "-0.002" in rsoftmax("plot", *words, "--out", str(tmp_path / "a.png")), words
 
 
 BAD_WORDS = {
@@ -149,7 +141,7 @@ def test_a_warning_is_shown_without_its_location() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert shown_by("--version") == f"rsoftmax {__version__}\n"
+    assert rsoftmax("--version") == f"rsoftmax {__version__}\n"
 
 
 def test_help_does_not_import_torch() -> None:

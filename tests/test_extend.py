@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel
-from typer.testing import CliRunner
 
 import rsoftmax
 from rsoftmax import MAPPINGS, MODULES, Mapping, sparse_attention
 from rsoftmax._masking import filled
 from rsoftmax._rows import Parameter, over_rows
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.cli import app
 from rsoftmax.extend import POSITIVE, letters, register_mapping
 from rsoftmax.huggingface import parameters, set_attention
 from rsoftmax.multilabel import MultiLabelHead
@@ -158,13 +157,8 @@ print(torch.allclose(before, after, rtol=0, atol=1e-6))
 
 @pytest.mark.usefixtures("cool")
 def test_the_command_line(tmp_path: Path) -> None:
-    def rsoftmax(*words: str) -> str:
-        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    assert "e^(b x) / sum" in rsoftmax("list")
-    assert "cool_softmax, b = 2" in rsoftmax("plot", "--out", str(tmp_path / "mappings.png"))
+    assert "e^(b x) / sum" in commands.rsoftmax("list")
+    assert "cool_softmax, b = 2" in commands.rsoftmax("plot", "--out", str(tmp_path / "mappings.png"))
     assert letters()["b"] == "b of cool_softmax, > 0"
 
 

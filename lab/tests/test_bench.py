@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import rsoftmax
 from encoders import WORDS, save_text_encoder
 from PIL import Image
 from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
-from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS
-from rsoftmax.cli import app
 from rsoftmax_lab.bench import BENCHMARKS, generate, heads, load
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
@@ -33,16 +32,8 @@ from rsoftmax_lab.comparison.methods import METHODS
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def rsoftmax(*words: str) -> str:
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def refusal(*words: str) -> str:
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert result.exit_code == 2, result.output
-    return " ".join(result.output.replace("│", " ").split())
+    return rsoftmax(*words, code=2)
 
 
 def in_order(rows: list[Row]) -> bool:

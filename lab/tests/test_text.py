@@ -5,20 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import rsoftmax
 from encoders import LABELS, NAMES, TEXTS
-from typer.testing import CliRunner
 
-from rsoftmax.cli import app
 from rsoftmax_lab.experiments import goemotions as data
 from rsoftmax_lab.experiments.text.answers import RULES, best_cut, scored
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-
-def rsoftmax(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, list(map(str, words)))
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 @pytest.fixture
