@@ -73,11 +73,11 @@ fuzz: fuzz-numbers fuzz-models fuzz-files
 fuzz-numbers: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py numbers $(FUZZ)
 
-# Calibration and estimators against scikit-learn's; composite models saved and loaded; saves, loads and kills at once.
+# Calibration and estimators against scikit-learn's; composite models saved and loaded; concurrent saves, loads and kills.
 fuzz-models: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py models $(FUZZ)
 
-# Damaged files of every kind that is read; SECONDS=... says for how long, SEED=... repeats a run.
+# Damaged files of every kind that is read; SECONDS=... sets the duration, SEED=... repeats a run.
 fuzz-files: .venv/installed-dev
 	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$(shell date +%s))
 
@@ -109,7 +109,7 @@ clean:
 	rm -rf .venv .venv.oldest build demo dist
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; say make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run make PYTHON=...")'
 	@$(PYTHON) -m venv .venv
 
 .venv/installed-demo: .venv/bin/python $(DECLARED)

@@ -19,6 +19,12 @@ def rejection(*words: str) -> str:
     return rsoftmax(*words, code=2)
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn, but not rendered, which takes most of the time."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, path, **options: None)
+
+
 def test_list_shows_every_mapping() -> None:
     shown = rsoftmax("list")
     for name, mapping in MAPPINGS.items():
@@ -81,6 +87,7 @@ def test_a_file_of_another_kind_is_rejected(tmp_path: Path) -> None:
     assert "No such file" in rejection("plot", "calibration", str(tmp_path / "nowhere.npz"))
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_plot_lists_its_commands_and_plots_mappings_by_default(tmp_path: Path) -> None:
     assert "calibration" in rsoftmax("plot", "--help")
     assert "--logits" in rsoftmax("plot", "mappings", "--help")
@@ -88,6 +95,7 @@ def test_plot_lists_its_commands_and_plots_mappings_by_default(tmp_path: Path) -
     assert same[0] == same[1]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_an_option_of_several_mappings_reaches_all_of_them(tmp_path: Path) -> None:
     shown = rsoftmax("plot", "--logits", "2,1,0,-1", "--k", "2", "--edge", "0", "--out", str(tmp_path / "a.png"))
     for title in ("t_softmax, t = 2, edge = 0", "r_softmax, r = 0.5, edge = 0", "k_softmax, k = 2, edge = 0"):
@@ -95,6 +103,7 @@ def test_an_option_of_several_mappings_reaches_all_of_them(tmp_path: Path) -> No
     assert "edge must be >= 0" in rejection("plot", "--edge", "-1")
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_logits_may_start_with_a_minus_sign(tmp_path: Path) -> None:
     for words in (["--logits", "-1,-2e-3,.5"], ["--logits=-1,-2e-3,.5"], ["--logits", "-1, -2e-3, .5"]):
         assert "-0.002" in rsoftmax("plot", *words, "--out", str(tmp_path / "a.png")), words

@@ -68,6 +68,7 @@ def test_the_service_answers_what_the_model_says(client: httpx.Client, model: Pa
         assert answer["marginals"] == pytest.approx(every, abs=1e-6)
 
 
+@pytest.mark.process
 def test_the_service_answers_no_texts_with_no_labels_and_refuses_what_is_no_list_of_texts(client: httpx.Client) -> None:
     assert client.post("/predict", json={"texts": []}).json() == []
     for wrong in ("I love it", [1, 2], ["so"] * 257, "\ud800", ["\ud800"]):

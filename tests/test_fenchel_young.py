@@ -68,13 +68,13 @@ def test_the_gradient_is_the_probabilities_less_the_target(alpha: float) -> None
 
 @pytest.mark.parametrize("value", [1.0, 1.3, 2.4])
 def test_derivatives_are_true_to_second_order(value: float) -> None:
-    x = spread_apart((4, 6)).requires_grad_()
-    alpha = torch.full((4, 1), value, dtype=torch.float64)
-    assert gradcheck(lambda x: entmax_loss(x, Y, alpha, reduction="none"), (x,), check_forward_ad=True)
-    assert gradgradcheck(lambda x: entmax_loss(x, Y, alpha, reduction="none"), (x,))
+    x, y = spread_apart((2, 6)).requires_grad_(), Y[:2]
+    alpha = torch.full((2, 1), value, dtype=torch.float64)
+    assert gradcheck(lambda x: entmax_loss(x, y, alpha, reduction="none"), (x,), check_forward_ad=True)
+    assert gradgradcheck(lambda x: entmax_loss(x, y, alpha, reduction="none"), (x,))
     if value > 1:  # a step below 1 leaves the domain
         inputs = (x, alpha.requires_grad_())
-        assert gradcheck(lambda x, alpha: entmax_loss(x, Y, alpha, reduction="none"), inputs)
+        assert gradcheck(lambda x, alpha: entmax_loss(x, y, alpha, reduction="none"), inputs)
 
 
 def test_it_is_zero_where_the_probabilities_are_the_target_and_never_negative() -> None:

@@ -45,6 +45,7 @@ def a_table_model() -> TableModel:
     return model
 
 
+@pytest.mark.compile
 def test_a_table_model_is_exported(tmp_path: Path) -> None:
     rows = torch.tensor([[0.3, 0.7], [0.0, 1.0], [2.0, 0.5]])
     check_export(a_table_model(), {"features": rows}, rows.tolist(), tmp_path)

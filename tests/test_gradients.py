@@ -39,7 +39,9 @@ def around(mapping: Mapping, dim: int, masked: bool) -> tuple[Callable[..., Tens
 def test_first_derivatives_are_true(mapping: Mapping) -> None:
     for dim, masked in ((-1, False), (-1, True), (0, True), (1, False)):
         with case(dim, "masked" if masked else "all kept"):
-            assert gradcheck(*around(mapping, dim, masked), check_forward_ad=True)
+            assert gradcheck(
+                *around(mapping, dim, masked), check_forward_ad=True, fast_mode=(dim, masked) != (-1, True)
+            )
 
 
 @pytest.mark.parametrize("name", ["t_softmax", "r_softmax", "k_softmax"])
@@ -59,8 +61,8 @@ def test_derivatives_with_an_edge_are_true(name: str) -> None:
             return MAPPINGS[name].function(x, value, edge=edge, mask=mask)
 
         with case(edge):
-            assert gradcheck(f, (x, value), check_forward_ad=True)
-            assert gradgradcheck(f, (x, value))
+            assert gradcheck(f, (x, value), check_forward_ad=True, fast_mode=edge != 0.3)
+            assert gradgradcheck(f, (x, value), fast_mode=True, atol=1e-4)
             (dvalue,) = torch.autograd.grad((f(x, value) * spread_apart((4, 9), seed=2)).sum(), value)
             assert bool((dvalue != 0).any()) == (edge > 0) or edge == 0.3
 
@@ -68,7 +70,7 @@ def test_derivatives_with_an_edge_are_true(name: str) -> None:
 @every_mapping
 @without_and_with_a_mask
 def test_second_derivatives_are_true(mapping: Mapping, masked: bool) -> None:
-    assert gradgradcheck(*around(mapping, 1, masked))
+    assert gradgradcheck(*around(mapping, 1, masked), fast_mode=True, atol=1e-4)
 
 
 @without_and_with_a_mask

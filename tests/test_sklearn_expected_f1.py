@@ -365,7 +365,7 @@ def test_metadata_is_routed_to_estimators_splitter_and_scorer() -> None:
 
 def test_scores_of_any_scale_are_calibrated() -> None:
     """A hinge loss has scores in the hundreds; calibration must not lose against taking them for log-odds."""
-    for seed in range(10):
+    for seed in range(5):
         x, y = make_multilabel_classification(600, n_classes=5, n_labels=2, random_state=seed)
         calibrated, plain = (
             ExpectedF1Classifier(SGDClassifier(random_state=0), random_state=0, calibration=calibration)

@@ -95,7 +95,8 @@ COLOURED: list[list[float | str]] = [[0.0, "red"], [1.0, "blue"], [1.0, "red"]] 
 
 
 def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
-    table = TableModel.fit(COLOURED, [["warm"], ["cold"], ["warm", "wet"]] * 9, ["rain", "colour"], random_state=0)
+    labels = [["warm"], ["cold"], ["warm", "wet"]] * 9
+    table = TableModel.fit(COLOURED, labels, ["rain", "colour"], n_estimators=2, random_state=0)
     assert table.categories == {"colour": ["blue", "red"]}
     assert table.about() == {"features": ["rain", "colour=blue", "colour=red"]}
     table.save(tmp_path / "model")

@@ -86,6 +86,7 @@ def test_compiles_into_one_graph_for_all_parameters(mapping: Mapping) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.compile
 def test_a_number_that_changes_compiles_too() -> None:
     compiled = torch.compile(r_softmax, fullgraph=True, backend="aot_eager")
     x = spread_apart((4, 7))

@@ -377,8 +377,8 @@ def test_rates_as_numbers_are_not_rounded_to_float32(triton: Run) -> None:
 
 
 def test_a_detached_threshold(triton: Run) -> None:  # no mark: the interpreter's one test in the short suite
-    rates: tuple[float | Tensor, ...] = (torch.rand(6, 1), 0.5)
-    for rows, r in product((MANY, None), rates):  # many rows in a program, and as many as on a GPU
+    cases: tuple[tuple[int | None, float | Tensor], ...] = ((MANY, torch.rand(6, 1)), (None, 0.5))
+    for rows, r in cases:  # many rows in a program, and as many as on a GPU
         with case(rows, r):
             assert_alike(triton, "r_softmax", random_rows(6, 12), r, rows=rows, detach_threshold=True)
 

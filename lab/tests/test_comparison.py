@@ -15,7 +15,7 @@ from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS, USERS
 from rsoftmax_lab.comparison.rules import Answers
 from rsoftmax_lab.comparison.scores import AVERAGES, best_threshold, micro_f1, scores
-from rsoftmax_lab.comparison.training import contestant, train_and_score
+from rsoftmax_lab.comparison.training import classifier, train_and_score
 from rsoftmax_lab.experiments.synthetic import grid, run
 from rsoftmax_lab.experiments.synthetic.data import draw
 from rsoftmax_lab.experiments.synthetic.grid import Run
@@ -75,7 +75,7 @@ def test_the_test_rows_leave_the_papers_rows_as_they_are() -> None:
 def test_every_method_lowers_its_loss_and_fills_its_row(method: str) -> None:
     small = replace(SMALL, method=method, epochs=12, lr=1e-2)
     data = draw(small)
-    model = contestant(small)
+    model = classifier(small)
     for _ in range(12):
         model.partial_fit(data.train.X, data.train.Y)
     losses = model.estimators_[0].history[:, "train_loss"]
