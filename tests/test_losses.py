@@ -252,6 +252,7 @@ def test_label_rate_loss_takes_one_logit_for_each_row() -> None:
         losses.label_rate_loss(torch.zeros(2, 3), torch.zeros(2, 3))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["r_softmax_loss", "sparsemax_hinge_loss", "sparsehourglass_loss"])
 def test_a_hundred_thousand_labels_fit_in_a_gigabyte(name: str) -> None:
     """Peak memory of a process of its own, above what importing torch takes; K x K in float32 would be 40 GB a row."""
