@@ -94,6 +94,7 @@ def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model:
     assert len(every) == len(ROWS) + 1
 
 
+@pytest.mark.train
 def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) -> None:
     rsoftmax("train", table, "--features", "u, v", "--labels", "labels", "--out", tmp_path / "model")
     assert "samples F1" in rsoftmax("evaluate", tmp_path / "model", table)

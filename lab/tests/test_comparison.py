@@ -9,12 +9,12 @@ import pytest
 from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
-from rsoftmax.multilabel import RULES
+from rsoftmax.multilabel import AVERAGES, RULES
 from rsoftmax.sklearn import SparseLabelClassifier
 from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS, USERS
 from rsoftmax_lab.comparison.rules import Answers
-from rsoftmax_lab.comparison.scores import AVERAGES, best_threshold, micro_f1, scores
+from rsoftmax_lab.comparison.scores import best_threshold, micro_f1, scores
 from rsoftmax_lab.comparison.training import classifier, train_and_score
 from rsoftmax_lab.experiments.synthetic import grid, run
 from rsoftmax_lab.experiments.synthetic.data import draw

@@ -29,9 +29,10 @@ from rsoftmax.cli import app
 from rsoftmax.files.images import BadImageError, File, open_image
 from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.scores import AVERAGES, scores
+from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.images import coco, extraction, features, hub, section, voc
 from rsoftmax_lab.experiments.images.backbone import Backbone

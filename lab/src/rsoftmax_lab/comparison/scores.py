@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison.data import Labels
-
-AVERAGES = ("micro", "macro", "samples")
 
 
 def scores(truth: Labels, found: Labels) -> dict[str, float]:

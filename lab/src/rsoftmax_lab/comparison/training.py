@@ -10,11 +10,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
 from rsoftmax_lab.comparison.data import Data, Matrix, Rows
 from rsoftmax_lab.comparison.methods import METHODS, USERS, check_method
 from rsoftmax_lab.comparison.rules import Answers, Decision, Rule, answers
-from rsoftmax_lab.comparison.scores import AVERAGES, micro_f1, scores
+from rsoftmax_lab.comparison.scores import micro_f1, scores
 from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape

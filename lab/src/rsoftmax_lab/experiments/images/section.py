@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rsoftmax.files.card import count_of
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OURS, PAPERS, PREDICTORS, SPARSE, Predictor
 from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.experiments.images import figure, published
 from rsoftmax_lab.experiments.images.grid import WAYS, Run
 from rsoftmax_lab.experiments.images.published import SOFTMAX, TITLES, Column

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.predictors import (
@@ -20,7 +21,6 @@ from rsoftmax_lab.comparison.predictors import (
     Predictor,
 )
 from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.comparison.training import Point
 from rsoftmax_lab.experiments.synthetic import figure
 from rsoftmax_lab.experiments.synthetic.grid import Draw, Run

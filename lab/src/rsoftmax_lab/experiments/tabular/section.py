@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OTHERS, PREDICTORS, Predictor
 from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.experiments.tabular.grid import Run
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import signed

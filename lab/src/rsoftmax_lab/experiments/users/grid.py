@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rsoftmax_lab.comparison.scores import AVERAGES
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.experiments.users.methods import METHODS, check_method
 from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from rsoftmax.files.card import count_of
+from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.scores import AVERAGES
 from rsoftmax_lab.experiments.users import figure
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, TUNED, TUNED_CV
@@ -23,7 +23,9 @@ CALIBRATION = {"brier": "Brier score", "ece": "expected calibration error"}
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """Tables, goals, and mean ranks with their figure."""
     comparison = Comparison.of(found["users"].alike(notice))
-    ranked = {average: known for average in AVERAGES if (known := ranks(comparison, average)) is not None}
+    ranked: dict[str, Ranks] = {
+        average: known for average in AVERAGES if (known := ranks(comparison, average)) is not None
+    }
     images = [out / "users-ranks.png"] if ranked else []
     for image in images:
         figure.draw(ranked, {title(one) for one in PREDICTORS if one.rule == EXPECTED_F1}, image)
