@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rsoftmax.cli import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/labels.md", "docs/serving.md"]
+PAGES = ["README.md", *(pytest.param(page, marks=pytest.mark.train) for page in ("docs/labels.md", "docs/serving.md"))]
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
