@@ -18,10 +18,10 @@ from transformers import BertConfig, BertModel
 import rsoftmax
 from rsoftmax import MAPPINGS, MODULES, Mapping, sparse_attention
 from rsoftmax._rows import Parameter, over_rows
+from rsoftmax._tensors import filled
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.extend import POSITIVE, letters, register_mapping
 from rsoftmax.huggingface import parameters, set_attention
-from rsoftmax.kernels.reference import filled
 from rsoftmax.multilabel import MultiLabelHead
 from rsoftmax.nn.mappings import MappingModule
 

@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from rsoftmax._rows import Domain, Parameter, check_option, over_rows
-from rsoftmax._tensors import shape_of
+from rsoftmax._tensors import filled, on_kept, row_max, shape_of
 from rsoftmax.kernels.dispatch import row_function
-from rsoftmax.kernels.reference import filled, on_kept, row_max
 
 __all__ = [
     "BELOW_ONE",

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax._rows import check_input, check_value
-from rsoftmax._tensors import Value, at_least_float32, everywhere, shape_of
-from rsoftmax.extend import row_max
+from rsoftmax._tensors import Value, at_least_float32, everywhere, row_max, shape_of
 from rsoftmax.mappings import ALPHA, entmax
 
 __all__ = ["entmax15_loss", "entmax_loss", "sparsemax_loss"]
