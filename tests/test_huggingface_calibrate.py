@@ -230,7 +230,7 @@ def test_bad_input_is_an_error_and_leaves_the_model_as_it_was() -> None:
         (batches, {"edge": -1.0}, "edge must be at least 0"),
         (short, {}, "9 held-out samples of 1 texts are too few"),
         (few, {}, "120 held-out samples of 3 texts are too few"),
-        (batches, {"error": 1e-12, "edge": math.inf}, "no threshold is certified .* give more held-out texts"),
+        (batches, {"error": 1e-12, "edge": math.inf}, "no threshold is certified .* pass more held-out texts"),
     ]
     for given, options, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -239,7 +239,7 @@ def test_a_sentence_transformer_keeps_its_pooling_normalisation_and_tokens(text_
         model.save_pretrained(tmp_path / f"{pooling}-model")
         assert_close(LabelModel.from_pretrained(tmp_path / f"{pooling}-model").embed(TEXTS), expected, msg=pooling)
     for name, settings, more, message in (
-        ("dense", mean, ("Dense",), "no module like Dense"),
+        ("dense", mean, ("Dense",), "label models do not support Dense"),
         ("both", mean | largest, (), r"unknown pooling 'mean\+max'"),
         ("last", {"pooling_mode": "lasttoken"}, (), "unknown pooling 'lasttoken'; choose one of 'mean'"),
     ):
@@ -422,8 +422,8 @@ def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     for wrong, message in (
-        ({"max_tokens": -1}, "max_tokens must be an integer from 4, got -1"),
-        ({"max_tokens": "many"}, "max_tokens must be an integer from 4, got 'many'"),
+        ({"max_tokens": -1}, "max_tokens must be an integer of at least 4, got -1"),
+        ({"max_tokens": "many"}, "max_tokens must be an integer of at least 4, got 'many'"),
         ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "labels must be distinct names"),
         ({"id2label": {"0": "a", "1": "b", "2": None}}, "labels must be distinct names"),
         ({"rsoftmax_version": "99.0"}, "saved by rsoftmax 99.0"),
@@ -456,5 +456,5 @@ def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, tmp_path: 
     with pytest.raises(ValueError, match="unknown pooling 'last'; choose one of 'mean', 'cls', 'max', 'pooled'"):
         LabelModel.from_encoder(text_encoder, NAMES, pooling="last")
     for max_tokens in (0, 3, -1):
-        with pytest.raises(ValueError, match=f"max_tokens must be an integer from 4, got {max_tokens}"):
+        with pytest.raises(ValueError, match=f"max_tokens must be an integer of at least 4, got {max_tokens}"):
             LabelModel.from_encoder(text_encoder, NAMES, max_tokens=max_tokens)

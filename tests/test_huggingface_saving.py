@@ -420,5 +420,5 @@ def test_the_scale_log_n_is_learned_saved_and_loaded(tmp_path: Path) -> None:
     assert_close(loaded(tokens).last_hidden_state, model(tokens).last_hidden_state)
     loaded(tokens).last_hidden_state.square().sum().backward()
     assert all(loaded.get_parameter(name).grad is not None for name in names)
-    with pytest.raises(ValueError, match="scale='log n' needs a mapping with a parameter; softmax is r_softmax, r=0"):
+    with pytest.raises(ValueError, match="scale='log n' needs a mapping with a parameter, such as r_softmax, r=0"):
         set_attention(model, "softmax", scale="log n")

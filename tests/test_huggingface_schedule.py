@@ -148,7 +148,7 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape("r must be in [0, 1], got 1.5")):
         SparsitySchedule(1.5)
     set_attention(model, "r_softmax", r=0.2, learnable=True)
-    with pytest.raises(ValueError, match="the model learns its rates"):
+    with pytest.raises(ValueError, match="the model's rates are learnable"):
         trained(tmp_path, model, [SparsitySchedule(0.1)])
     set_attention(model, "r_softmax", r=0.0)
     with pytest.raises(ValueError, match="2 layers x 4 heads"):

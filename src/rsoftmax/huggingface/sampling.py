@@ -1,7 +1,7 @@
 """Logits processors that make ``generate`` sample from a sparse distribution.
 
-Each returns log-probabilities ``[rows, tokens]``, ``-inf`` outside the support. Scores of ``-inf`` stay ``-inf``, also
-if the whole row is. The order of tokens is kept. A row with NaN becomes NaN.
+Each returns log-probabilities ``[rows, tokens]``, ``-inf`` outside the support. Scores of ``-inf`` stay ``-inf``, even
+if they make up the whole row. The order of tokens is preserved. A row with NaN becomes NaN.
 """
 
 import math
@@ -23,8 +23,8 @@ class TSoftmaxWarper(LogitsProcessor):
 
     .. math:: p \propto \min(x - \max(x) + t,\; \mathrm{edge})_+ \, e^x
 
-    The support is that of min-p with ``min_p = exp(-t)``; ``edge=0`` is min-p. With another edge, probabilities fall to
-    zero continuously at the threshold, where min-p cuts them off.
+    The support is that of min-p with ``min_p = exp(-t)``; ``edge=0`` is min-p. With a positive edge, probabilities fall
+    continuously to zero at the threshold; min-p cuts them off there.
 
     Args:
         t: the distance of the threshold from the highest score, above 0; ``math.inf`` is softmax.
@@ -80,11 +80,11 @@ class RSoftmaxWarper(LogitsProcessor):
 
 
 class KSoftmaxWarper(LogitsProcessor):
-    r"""Sample from k-softmax: keep the ``k`` highest tokens, as top-k does; ``edge=0`` is top-k.
+    r"""Sample from k-softmax: keep the ``k`` tokens with the highest scores; ``edge=0`` is top-k.
 
     .. math:: p \propto \min(x - \theta,\; \mathrm{edge})_+ \, e^x
 
-    where :math:`\theta` is the highest score that does not stay.
+    where :math:`\theta` is the highest score outside the support.
 
     Args:
         k: the number of tokens in the support. Tokens tied at the threshold are left out; top-k keeps them.
@@ -106,7 +106,7 @@ class KSoftmaxWarper(LogitsProcessor):
         self.k, self.edge = k, _inside("KSoftmaxWarper", "edge", DISTANCE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """Log-probabilities, from the ``k + 1`` highest scores; from all where those are tied or NaN."""
+        """Log-probabilities, from the ``k + 1`` highest scores alone unless these have ties or NaN."""
         x = scores.float()
         if x.numel() and self.k < x.shape[-1]:
             best, places = x.topk(self.k + 1)
@@ -123,6 +123,6 @@ def _inside(warper: str, name: str, domain: Domain, value: float) -> float:
 
 
 def _log(p: Tensor) -> Tensor:
-    """The logarithm of where ``p`` is not zero, and ``-inf`` elsewhere: torch takes long for that of zero."""
+    """``log(p)`` where ``p`` is not zero, ``-inf`` elsewhere: torch's logarithm is slow at zero."""
     kept = p.flatten().nonzero().squeeze(1)
     return torch.full_like(p, -torch.inf).put_(kept, p.take(kept).log_())

@@ -199,11 +199,11 @@ class TableModel(Labeller, nn.Module):
     def save(self, folder: str | Path) -> None:
         """Save weights, settings and a model card as one folder, in a single step: see ``rsoftmax.files``.
 
-        Other files in the folder stay, and so does a model card that was edited.
+        Other files in the folder are kept, and so is an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
-            OSError: if the files cannot be written; a model that is there already stays.
+            OSError: if the files cannot be written; an existing model stays intact.
         """
         with write(Path(folder)) as place:
             weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
@@ -215,7 +215,7 @@ class TableModel(Labeller, nn.Module):
     def load(cls, folder: str | Path) -> Self:
         """Load a saved model.
 
-        While another process saves to the folder, the whole old version or the whole new one is loaded.
+        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
 
         Raises:
             FileNotFoundError: if there is no model in the folder.

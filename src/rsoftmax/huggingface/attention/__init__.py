@@ -7,8 +7,8 @@ Modules, each using only those before it:
 * ``attend``: the attention function that transformers calls;
 * ``probe``: which modules would stay dense;
 * ``saving``: how a sparse model is saved and loaded;
-* ``api``: the functions users call, and the rate that grows during training;
+* ``api``: the public functions, and the schedule of the rate during training;
 * ``measure``: zeros, weights, and the map of one sentence;
-* ``compare``: the outputs of a sparse model beside those of the dense one;
-* ``calibrate``: thresholds within an error.
+* ``compare``: the outputs of a sparse model against those of the dense one;
+* ``calibrate``: thresholds that keep the error within a limit.
 """

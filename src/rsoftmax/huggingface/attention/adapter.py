@@ -49,7 +49,7 @@ WITHOUT_WEIGHTS = "rsoftmax_without_weights"
 """The name of an attention function that computes no weights and returns zeros."""
 
 HIDDEN = -1000.0
-"""Some models mask a key by adding a large negative number to its score, -1e4 for example, at most this."""
+"""A key counts as masked if at most this is added to its score: some models mask by adding -1e4, for example."""
 
 
 def register(name: str, attend: AttentionFunction) -> None:
@@ -219,7 +219,7 @@ def on_config_to_dict(change: Callable[[PreTrainedConfig, dict[str, Any]], None]
 
 
 def on_attention_check(choose: Callable[[PreTrainedConfig, str | None], str | None]) -> None:
-    """Use ``choose(config, name)`` in place of the ``name``, or None, requested for a model under construction."""
+    """Use ``choose(config, name)`` in place of the requested ``name``, or None, for a model under construction."""
 
     def _check_and_adjust_attn_implementation(
         original: Callable[..., str],
@@ -246,7 +246,7 @@ def on_modules_built(add: Callable[[PreTrainedModel], None]) -> None:
 def on_weights_initialized(
     kind: type[Module], initial: Callable[[Module], Iterable[tuple[Tensor, Callable[[], Tensor]]]]
 ) -> None:
-    """Set tensors of the modules of a class that the checkpoint lacks; ``initial(module)`` gives them with values."""
+    """Initialize tensors of a module class that the checkpoint lacks; ``initial(module)`` yields them with values."""
 
     def _initialize_weights(
         original: Callable[..., None], model: PreTrainedModel, module: nn.Module, *args: Any, **options: Any

@@ -58,8 +58,9 @@ def set_attention(
         edge: the width of the edge in nats, for mappings that have one: 0 cuts softmax off, ``math.inf`` is the paper's
             weight, which falls linearly. Default: the mapping's own.
         scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s per head; see
-            :class:`rsoftmax.nn.MultiheadAttention`. For mappings with a parameter: softmax is ``"r_softmax", r=0``.
-        parameter: the mapping's parameter by its letter, ``r=0.15``: a number, one per layer, or a table
+            :class:`rsoftmax.nn.MultiheadAttention`. Needs a mapping with a parameter; for softmax, use
+            ``"r_softmax", r=0``.
+        parameter: the mapping's parameter by its letter, as in ``r=0.15``: a number, one per layer, or a table
             ``[layers, heads]``, as lists, tensors or arrays. :func:`layers` lists the layers in order.
 
     Raises:
@@ -78,7 +79,7 @@ def set_attention(
     """
     setting = Setting(_check_call(mapping, learnable, edge, parameter), learnable, edge, scale=scale)
     if scale is not None and setting.value is None:
-        raise ValueError(f"set_attention: scale={scale!r} needs a mapping with a parameter; softmax is r_softmax, r=0")
+        raise ValueError(f"set_attention: scale={scale!r} needs a mapping with a parameter, such as r_softmax, r=0")
     host = pretrained_model(model)
     modules = adapter.attention_modules(host)
     if model is not host or not modules:
@@ -97,7 +98,8 @@ def set_parameter(model: nn.Module, value: HeadValues) -> None:
 
     Args:
         model: as in :func:`set_attention`, which must have been called before.
-        value: a number, one per layer, or a table ``[layers, heads]``. Learnable values continue from here.
+        value: a number, one per layer, or a table ``[layers, heads]``. Learnable parameters are trained further from
+            this value.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -249,7 +251,7 @@ class SparsitySchedule(TrainerCallback):
             remedy = "call set_attention(model, 'r_softmax', r=0) first"
             raise ValueError(f"SparsitySchedule is for r_softmax, but the model uses {used!r}; {remedy}")
         if any(held.stored.requires_grad for held in head_parameters(host).values()):
-            raise ValueError("SparsitySchedule: the model learns its rates; call set_attention with learnable=False")
+            raise ValueError("SparsitySchedule: the model's rates are learnable; call set_attention(learnable=False)")
         set_parameter(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)
 
@@ -334,12 +336,12 @@ def _check_call(mapping: str, learnable: bool, edge: float | None, given: dict[s
     value: HeadValues | None = row.bind("set_attention", {**given, "edge": edge})
     row.bind_options("set_attention", {} if edge is None else {"edge": edge})
     if row.parameter is None and learnable:
-        raise ValueError(f"set_attention: {mapping} has no parameter to learn; r_softmax and t_softmax have")
+        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
     return value
 
 
 def _switch(host: PreTrainedModel, mapping: str, modules: dict[str, nn.Module]) -> None:
-    """Select the mapping in all modules; if one does not follow, restore the previous choice and raise."""
+    """Select the mapping in all modules; if one of them keeps another, restore the previous choice and raise."""
     before = adapter.implementations(host.config)
     host.set_attn_implementation(mapping)
     for name, module in modules.items():

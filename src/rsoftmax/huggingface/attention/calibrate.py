@@ -1,24 +1,24 @@
 r"""Thresholds for pretrained attention, calibrated to an error on text.
 
-Softmax with the weights below ``e^-t`` of the largest one removed changes a pretrained model little: most weights are
-that small, and together they hold little mass. :func:`calibrate` finds a small ``t`` whose effect on the model's output
-stays within an error. Half of the batches select candidates:
+Removing the softmax weights below ``e^-t`` of the largest one changes a pretrained model little: most weights are that
+small, and together they hold little mass. :func:`calibrate` finds a small ``t`` whose effect on the model's output
+stays within a given error. Half of the batches select candidates:
 
 1. a dense pass collects, per head, the histogram of ``max(x) - x``, by count and by probability. It predicts the moved
    mass, the total variation distance to softmax, for every ``t``; the error grows with its square;
 2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
-3. candidates are the ``t`` of 10, 30, 55, 75, 90 and 105 % of the error.
+3. the candidates are the ``t`` predicted to have 10, 30, 55, 75, 90 and 105 % of the error.
 
-The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, which
-was fixed before, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound,
-95 %, over texts). The last one before it is chosen. Each test may use the same batches and the full level of 5 %: to
-certify any threshold that exceeds the error, the first such one has to pass. See Angelopoulos et al., Learn then test
-(2021).
+The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, fixed in
+advance, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound, 95 %,
+over texts). The last one before it is chosen. Each test may use the same batches and the full level of 5 %: for any
+threshold that exceeds the error to be certified, the first such one has to pass. See Angelopoulos et al., Learn then
+test (2021).
 
-With ``per_head=True`` three families of thresholds compete, and the first half selects the one with the most zeros:
-one ``t`` for all heads; the same moved mass in every head; the most zeros at a sum of predicted errors. The predicted
-error of a head is half of ``d' C d``, where ``d`` is the change of its output and ``C`` the covariance of the gradient
-there, from one backward pass.
+With ``per_head=True`` three families of thresholds compete, and the first half selects the one with the most zeros: one
+``t`` for all heads; the same moved mass in every head; the most zeros for a given sum of predicted errors. The
+predicted error of a head is half of ``d' C d``, where ``d`` is the change of its output and ``C`` the covariance of the
+gradient there, from one backward pass.
 """
 
 import math
@@ -73,7 +73,7 @@ class Calibration:
     Attributes:
         t: the threshold, or a table ``[layers, heads]``.
         edge: the width of the edge in nats.
-        error: the error that was asked for.
+        error: the requested error.
         measured: the mean error of the sparse model on the held-out batches, and its standard error.
         bound: the upper confidence bound of the mean error, which is at most ``error``.
         metric: what the error is.
@@ -125,28 +125,29 @@ def calibrate(
     edge: float = 0.0,
     verbose: bool = False,
 ) -> Calibration:
-    """Switch a pretrained model to ``t_softmax`` attention with a small threshold that stays within an error.
+    """Switch a pretrained model to ``t_softmax`` attention with a small threshold that stays within a given error.
 
     Args:
         model: as in :func:`set_attention`. It is modified in place, without training.
         batches: the model's inputs; it is called as ``model(**batch)``. Use texts as long as those of the application.
-        error: the limit of the mean error, which held-out batches certify with a confidence of 95 %. For language
-            models it is the Kullback-Leibler divergence of the next-token distribution from the dense model's, in nats
-            per token; for classifiers that of the class distribution; for encoders one minus the cosine of the
-            mean-pooled embeddings.
-        held_out: batches that certify the error, not used otherwise. Default: the second half of ``batches``.
-        per_head: choose one threshold per head, by its moved mass or its effect on the error, which takes a backward
-            pass; one for all heads if that has more zeros.
-        edge: the width of the edge in nats. 0 has the most zeros at an error; choose 1 to fine-tune the model.
+        error: the limit on the mean error, certified on held-out batches with 95 % confidence. For language models it
+            is the Kullback-Leibler divergence of the next-token distribution from the dense model's, in nats per token;
+            for classifiers that of the class distribution; for encoders one minus the cosine of the mean-pooled
+            embeddings.
+        held_out: batches used only to certify the error. Default: the second half of ``batches``.
+        per_head: choose a threshold for each head by its moved mass or by its effect on the error, which takes a
+            backward pass; a single threshold for all heads is used if that gives more zeros.
+        edge: the width of the edge in nats. 0 gives the most zeros for a given error; use 1 if the model will be
+            fine-tuned.
         verbose: show a progress bar.
 
     Returns:
         The threshold and what was measured; see :class:`Calibration`. ``save_pretrained`` stores the threshold with the
-        model, which then warns at calls with more keys than were measured.
+        model. The model warns when it is called with more keys than were measured.
 
     Raises:
-        ValueError: no batches, too few held-out samples, no threshold that they certify, or a model that cannot be
-            sparse. The model is left unchanged.
+        ValueError: no batches, too few held-out samples, no threshold that they certify, or a model whose attention
+            cannot be replaced. The model is left unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -158,8 +159,8 @@ def calibrate(
         >>> found.measured[0] < found.bound <= 0.01
         True
 
-    The certificate holds for texts that are drawn like the held-out ones. It is approximate in that a mean over few
-    texts is taken as normally distributed.
+    The certificate holds for texts from the same distribution as the held-out ones. It is approximate: the mean over
+    the texts is assumed to be normally distributed.
     """
     started = time.perf_counter()
     fit, test = _split(batches, held_out)
@@ -230,7 +231,7 @@ def _candidates(
 
 
 def certified(bounds: Iterable[float], error: float) -> int:
-    """How many candidates pass before the first that does not: the next one and all behind it are not certified."""
+    """How many candidates pass before the first failure; that one and all after it are not certified."""
     return len(list(takewhile(lambda bound: bound <= error, bounds)))
 
 
@@ -246,7 +247,7 @@ def _choose(results: list[Comparison], error: float) -> int:
         raise ValueError(
             f"calibrate: no threshold is certified to have an error of at most {error:g}: the safest candidate has"
             f" {first.mean()[0]:.2g}, at most {first.bound():.2g} with {CONFIDENCE:.0%} confidence, on {first.texts}"
-            " held-out texts; give more held-out texts, like those in batches, or a larger error"
+            " held-out texts; pass more held-out texts, like those in batches, or a larger error"
         )
     return passed - 1
 
@@ -256,7 +257,7 @@ def _choose(results: list[Comparison], error: float) -> int:
 
 @dataclass
 class _Heads:
-    """What the heads of one attention module showed: histograms of ``max(x) - x``, and predicted errors."""
+    """Measurements of the heads of one attention module: histograms of ``max(x) - x``, and predicted errors."""
 
     mass: Tensor  # [heads, bins], softmax weights
     count: Tensor  # [heads, bins], keys
@@ -298,7 +299,7 @@ def _equal_mass(heads: dict[str, _Heads], edge: float) -> Family:
 
 
 def _loss_aware(heads: dict[str, _Heads]) -> Family:
-    """A threshold per head: the fewest keys at a sum of predicted errors, by a price of error in keys."""
+    """A threshold per head: the fewest keys for a given sum of predicted errors, by a price of error in keys."""
     cost = torch.cat([each.cost / max(each.rows, 1) for each in heads.values()])
     kept = torch.cat([_kept_below(each, torch.tensor(GRID)) for each in heads.values()])
 
@@ -367,7 +368,7 @@ def _collect(
         tick()
     modules = adapter.attention_modules(pretrained_model(model))
     if missing := [name for name, module in modules.items() if module not in found]:
-        raise ValueError(f"calibrate: the batches do not reach {', '.join(missing)}; give inputs for all parts")
+        raise ValueError(f"calibrate: the batches do not reach {', '.join(missing)}; pass inputs for all parts")
     return {name: found[module] for name, module in modules.items()}
 
 
@@ -463,12 +464,12 @@ def _check(error: float, edge: float, test: list[Batch]) -> None:
     if not edge >= 0:
         raise ValueError(f"calibrate: edge must be at least 0, got {edge!r}")
     if not test:
-        raise ValueError("calibrate: no held-out batches; give held_out= or at least two batches")
+        raise ValueError("calibrate: no held-out batches; pass held_out= or at least two batches")
 
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter requires a gradient; afterwards each does as before."""
+    """Turn off the gradients of all parameters within the block, and restore them afterwards."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)

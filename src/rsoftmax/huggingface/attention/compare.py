@@ -1,4 +1,4 @@
-"""The outputs of a sparse model beside those of the dense one: error, loss and time."""
+"""The outputs of a sparse model against those of the dense one: error, loss and time."""
 
 import math
 import time
@@ -41,7 +41,7 @@ def compare(
         tick: called after each forward pass, to show progress.
 
     Returns:
-        One comparison per setting. Dense is the model as given, or softmax if it is sparse already.
+        One comparison per setting. Dense means the model as given, or with softmax if it is sparse already.
     """
     host, results = pretrained_model(model), [Comparison() for _ in settings]
     dense = _dense_implementation(host)
@@ -97,7 +97,7 @@ class Comparison:
         return sum(map(len, self._errors))
 
     def mean(self, chosen: Tensor | None = None) -> tuple[float, float]:
-        """The mean error and its standard error, where texts are independent and their tokens are not."""
+        """The mean error and its standard error, for independent texts with dependent tokens."""
         errors, owners = torch.cat(self._errors), torch.cat(self._owners)
         if chosen is not None:
             errors, owners = errors[chosen], owners[chosen]
@@ -123,7 +123,7 @@ class Comparison:
 
 
 def student_quantile(degrees: int, probability: float = CONFIDENCE) -> float:
-    """The quantile of Student's t distribution, by the expansion of Cornish and Fisher; for 3 degrees or more."""
+    """The quantile of Student's t distribution, by the Cornish-Fisher expansion; for 3 degrees of freedom or more."""
     z = NormalDist().inv_cdf(probability)
     terms = (
         z,
@@ -239,7 +239,7 @@ def check_batches(batches: Iterable[Batch]) -> list[Batch]:
         if not isinstance(batch, Mapping):
             raise TypeError(f"a batch must map the model's argument names to tensors, got {type(batch).__name__}")
     if not given:
-        raise ValueError("no batches; give tokenized texts, e.g. [tokenizer(text, return_tensors='pt')]")
+        raise ValueError("no batches; pass tokenized texts, e.g. [tokenizer(text, return_tensors='pt')]")
     return given
 
 
@@ -273,7 +273,7 @@ def length_of(batch: Batch) -> int:
 
 
 def step_of(batches: list[Batch]) -> int:
-    """Every how many queries the weights are observed."""
+    """The step between the queries whose weights are observed."""
     return max(1, *(length_of(batch) // ROWS for batch in batches))
 
 
@@ -285,7 +285,7 @@ def _dense_implementation(host: PreTrainedModel) -> Any:
 
 @contextmanager
 def restored(model: nn.Module, after: str = "") -> Iterator[None]:
-    """Give a model the attention that it has now back at the end, or only after an error."""
+    """Restore the model's present attention at the end of the block, or only after an error."""
     host = pretrained_model(model)
     chosen, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
     held = [parameter_of(module) for module in modules]
@@ -309,19 +309,19 @@ def restored(model: nn.Module, after: str = "") -> Iterator[None]:
 def text_batches(
     tokenizer: Any, model: Any, text: str, length: int | None = None, samples: int | None = None
 ) -> list[Batch]:
-    """Batches from a text: pieces of ``length`` tokens for language models, else lines, truncated; evenly spaced.
+    """Batches of evenly spaced parts of a text: ``length`` tokens for language models, otherwise truncated lines.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         model: a Transformers model.
         text: a long text.
-        length: the number of tokens per text. Default: 512, or as many as the model has positions.
+        length: the number of tokens per text. Default: 512, or the model's number of positions if that is lower.
         samples: the number of texts. Default: 16 pieces, or 200 lines.
     """
     positions = getattr(model.config, "max_position_embeddings", length or 512)
     length = length or min(512, positions)
     if length > positions:
-        raise ValueError(f"length must be at most {positions}, the positions of the model, got {length}")
+        raise ValueError(f"length must be at most {positions}, the model's number of positions, got {length}")
     if model.get_output_embeddings() is None:
         lines = _spaced([line for line in text.splitlines() if line.strip()], samples or 200)
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -329,7 +329,7 @@ def text_batches(
         return [dict(tokenizer(lines[i : i + 8], **options)) for i in range(0, len(lines), 8)]
     ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
     if len(ids) < length:
-        raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; give more text")
+        raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; pass a longer text")
     pieces = ids[: len(ids) // length * length].split(length)
     return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 16)]
 

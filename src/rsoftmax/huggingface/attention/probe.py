@@ -1,4 +1,4 @@
-"""Refuse models of which a part would stay dense.
+"""Refuse models in which some attention would stay dense.
 
 The code of the modules is inspected, and the model is run. What runs is a copy of the modules, in evaluation mode and
 without hooks, on fake tensors: nothing is computed, no random number is drawn, and the model is not modified. In the
@@ -63,7 +63,7 @@ _known: dict[tuple[Any, ...], frozenset[str]] = {}
 
 
 def _signature(module: nn.Module) -> tuple[Any, ...] | None:
-    """What decides the result for a model: its classes and its configuration; None if other code may decide it."""
+    """What determines the result for a model: its classes and configuration; None if other code may do so."""
     kinds = [type(part) for part in module.modules() if not type(part).__module__.startswith("rsoftmax.")]
     if not isinstance(module, PreTrainedModel):
         return None

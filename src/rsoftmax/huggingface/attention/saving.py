@@ -46,7 +46,7 @@ ENTRY = "rsoftmax"
 """The entry of a configuration that holds the arguments of :func:`set_attention`."""
 
 SOURCE = f"config.json, entry {ENTRY!r}"
-"""What error messages about a wrong setting name as its place."""
+"""Where a wrong setting was found, for error messages."""
 
 
 TYPES: dict[str, tuple[Any, str]] = {

@@ -71,14 +71,14 @@ def read_layout(source: str) -> Layout:
     """Read the modules of a SentenceTransformer; the default layout for other encoders.
 
     Raises:
-        ValueError: if it has a module that a label model has not.
+        ValueError: if it has a module that label models do not support.
     """
     modules = _read_json(source, "modules.json")
     paths = {str(one["type"]).rpartition(".")[2]: str(one.get("path") or "") for one in modules or []}
     if not paths:
         return Layout()
     if unknown := sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"}):
-        raise ValueError(f"{source}: label models have no module like {unknown[0]} of this SentenceTransformer")
+        raise ValueError(f"{source}: label models do not support {unknown[0]}, a module of this SentenceTransformer")
     folder = paths.get("Transformer", "")
     settings = _read_json(source, f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
     pooling = _read_json(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
@@ -115,7 +115,7 @@ def load_processor(source: str | Path, main_input: str) -> Any:
 
 
 def cannot_load(source: str, error: Exception) -> ValueError:
-    """The error that says in one line why nothing can be loaded."""
+    """The error that says in one line why the model cannot be loaded."""
     first = (str(error).strip().splitlines() or [repr(error)])[0]
     return ValueError(f"cannot load a model from {source!r}: {first}")
 
@@ -225,13 +225,13 @@ POOLINGS: dict[str, Callable[[Any, Tensor | None], Tensor]] = {
 
 
 def check_pooling(pooling: str) -> None:
-    """Raise unless it is a key of ``POOLINGS``."""
+    """Raise unless the pooling is a key of ``POOLINGS``."""
     if pooling not in POOLINGS:
         raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {', '.join(map(repr, POOLINGS))}")
 
 
 def _image(item: Any) -> Any:
-    """Open a path; treat an image of Pillow as if it had been opened from one."""
+    """Open a path; treat a Pillow image as if it had been opened from one."""
     from rsoftmax.files.images import open_image, upright
 
     return open_image(Path(item), str(item)) if isinstance(item, str | Path) else upright(item)

@@ -48,7 +48,7 @@ model.predict(["{item}"])"""
 def check_tokens(max_tokens: int | None) -> None:
     """Raise unless texts can be truncated to this number of tokens."""
     if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
-        raise ValueError(f"LabelModel: max_tokens must be an integer from {MIN_TOKENS}, got {max_tokens!r}")
+        raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
 
 
 class LabelModelConfig(PreTrainedConfig):
@@ -64,7 +64,7 @@ class LabelModelConfig(PreTrainedConfig):
         max_tokens: the number of tokens to which texts are truncated; None for images.
         columns: the columns of the training table by role: text or image, labels, separator.
         evaluation: :meth:`rsoftmax.multilabel.Evaluation.as_dict` on held-out rows.
-        rest: what every configuration has; ``id2label`` names the labels.
+        rest: the arguments of every configuration; ``id2label`` names the labels.
     """
 
     model_type = LABELS
@@ -168,8 +168,8 @@ class LabelModel(Labeller, PreTrainedModel):
 
         Args:
             source: a folder or hub id of a transformers encoder with its tokenizer or image processor, or of a
-                SentenceTransformer, whose own pooling, normalisation and number of tokens are the defaults then.
-            labels: their names.
+                SentenceTransformer, whose pooling, normalisation and number of tokens are then the defaults.
+            labels: the names of the labels.
             average: the F1 to maximise; see :class:`rsoftmax.multilabel.MultiLabelHead`.
             pooling: "mean" over tokens, the default for texts; "cls", the first token; "max" over tokens; "pooled", the
                 encoder's own pooler output, the default for images.
@@ -186,7 +186,7 @@ class LabelModel(Labeller, PreTrainedModel):
         check_pooling(pooling)
         lacking = sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler."))
         if lacking:
-            raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be random")
+            raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be initialized at random")
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), _max_positions(network))
             max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
@@ -213,7 +213,7 @@ class LabelModel(Labeller, PreTrainedModel):
     def from_pretrained(cls, source: str | Path, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Load a saved model from a folder or the hub, ready to predict.
 
-        While another process saves to the folder, the whole old version or the whole new one is loaded.
+        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
 
         Raises:
             FileNotFoundError: if there is no model in the folder.
@@ -253,11 +253,11 @@ class LabelModel(Labeller, PreTrainedModel):
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Save weights, settings, processor and model card as one folder, in a single step: see ``rsoftmax.files``.
 
-        Other files in the folder stay, and so does a model card that was edited.
+        Other files in the folder are kept, and so is an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
-            OSError: if the files cannot be written; a model that is there already stays.
+            OSError: if the files cannot be written; an existing model stays intact.
         """
         push = options.pop("push_to_hub", False)
         one_file = {"max_shard_size": "1000TB"}
@@ -308,9 +308,9 @@ class LabelModel(Labeller, PreTrainedModel):
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> LabelOutput:
-        """Predict labels from tokens or pixels, and compute the loss if a matrix of 0 and 1 is given.
+        """Predict labels from tokens or pixels, and compute the loss if ``labels``, a matrix of 0 and 1, is given.
 
-        It takes what its tokenizer or image processor returns: ``model(**tokenizer(texts, return_tensors="pt"))``.
+        Takes what the tokenizer or image processor returns: ``model(**tokenizer(texts, return_tensors="pt"))``.
         """
         x = self.features(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, pixel_values=pixel_values
@@ -383,14 +383,14 @@ class LabelModel(Labeller, PreTrainedModel):
         """Train on texts or images; :attr:`evaluation` then holds the evaluation on held-out rows.
 
         Args:
-            items: texts, or images: paths or images of Pillow.
+            items: texts, or images as paths or Pillow images.
             labels: the names for each item, or a matrix of 0 and 1.
             validation: held-out items and labels. None: cross-validation, or a tenth of the items with ``finetune``.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
                 is trained, which takes seconds to minutes.
             guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
             progress: show progress bars.
-            seed: for all random numbers.
+            seed: the random seed.
             settings: with ``finetune`` those of :func:`rsoftmax.huggingface.labels.training.finetune` (epochs, lr,
                 batch_size, patience, checkpoints), otherwise those of :class:`rsoftmax.sklearn.SparseLabelClassifier`.
 
@@ -415,8 +415,8 @@ class LabelModel(Labeller, PreTrainedModel):
 
     def _card(self) -> str:
         title = f"Multi-label classifier for {self.reads}s"
-        what = f"A multi-label classifier for {self.reads}s: a {self.encoder.config.model_type} encoder with a head of"
-        what = f"{what} rsoftmax for {count_of(len(self.names), 'label')}."
+        what = f"A multi-label classifier for {self.reads}s: a {self.encoder.config.model_type} encoder with an"
+        what = f"{what} rsoftmax head for {count_of(len(self.names), 'label')}."
         usage = USAGE.format(item="a text" if self.reads == "text" else "image.jpg")
         return model_card("transformers", title, what, usage, self.config.evaluation)
 
@@ -462,7 +462,7 @@ def _check_shapes(build: Callable[[], nn.Module], folder: Path) -> None:
         model = build()
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     if different := min((name for name in expected.keys() & found if expected[name] != found[name]), default=None):
-        raise ValueError(f"{different} is {found[different]} in {WEIGHTS} but {expected[different]} by {SETTINGS}")
+        raise ValueError(f"{different} is {found[different]} in {WEIGHTS} but {expected[different]} in {SETTINGS}")
     have, need = (sum(map(math.prod, shapes.values())) for shapes in (found, expected))
     if need > 2 * have:
         raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
@@ -477,7 +477,7 @@ def _check_report(report: dict[str, Any]) -> None:
 
 @contextmanager
 def _max_modules(number: int) -> Iterator[None]:
-    """Stop the construction of a network with more modules, as a damaged number of layers may ask for."""
+    """Stop building a network at this number of modules: a damaged number of layers may be huge."""
     numbers = count()
 
     def hook(*_: Any) -> None:

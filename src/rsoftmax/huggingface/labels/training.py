@@ -1,4 +1,4 @@
-"""Two ways to train a :class:`rsoftmax.huggingface.LabelModel`: its head alone, or all of it by the Trainer."""
+"""Two ways to train a :class:`rsoftmax.huggingface.LabelModel`: its head alone, or all of it with the Trainer."""
 
 import json
 import math
@@ -167,7 +167,7 @@ def last_checkpoint(folder: Path) -> str | None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of label models in a folder, and the folder if it is empty then."""
+    """Delete the checkpoints of label models in a folder, and the folder if it is then empty."""
     for checkpoint in find_checkpoints(folder):
         remove_model(checkpoint, *TRAINER_FILES)
     remove(folder)

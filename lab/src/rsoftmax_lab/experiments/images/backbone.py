@@ -37,7 +37,7 @@ class Backbone:
         network, processor, missing, _ = load_encoder(model)
         try:
             if missing:
-                raise ValueError(f"its weights lack {min(missing)}, which would be random")
+                raise ValueError(f"its weights lack {min(missing)}, which would be initialized at random")
             size = _size(network, processor)
         except Exception as error:  # for networks of other kinds transformers raises many kinds
             raise cannot_load(model, error) from None
