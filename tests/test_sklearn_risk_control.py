@@ -106,8 +106,8 @@ def test_names_and_unknown_labels() -> None:
 
 def test_impossible_requests_say_what_works() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({}, "pass one of recall and precision, got recall=None, precision=None"),
-        ({"recall": 0.9, "precision": 0.9}, "pass one of recall and precision"),
+        ({}, "pass either recall or precision, got recall=None, precision=None"),
+        ({"recall": 0.9, "precision": 0.9}, "pass either recall or precision"),
         ({"precision": 0.9}, "not monotone in the threshold; pass confidence=0.95"),
         ({"recall": 1.2}, r"the level must be in \(0, 1\), got 1\.2"),
         ({"recall": 0.999}, r"a recall of 0\.999 cannot be guaranteed with \d+ held-out rows: it takes at least 999"),

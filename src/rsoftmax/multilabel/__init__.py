@@ -7,16 +7,16 @@ probability are predicted. A rule decides which labels these are:
 rule              mapping       predicted labels
 ================= ============= ========================================================================
 ``"expected_f1"`` ``r_softmax`` those that maximise the expected F1 under the predicted marginals
-``"rate"``        ``r_softmax`` the fraction ``1 - r`` of best ones, ``r`` predicted from the logits: the paper's head
-``"count"``       ``r_softmax`` the k best, k predicted from the features
-``"fixed"``       ``r_softmax`` the fraction ``1 - r`` of best ones, ``r`` given
+``"rate"``        ``r_softmax`` the best fraction ``1 - r``, with ``r`` predicted from the logits: the paper's head
+``"count"``       ``r_softmax`` the k best, with k predicted from the features
+``"fixed"``       ``r_softmax`` the best fraction ``1 - r``, with a given ``r``
 ``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
 ``"zero"``        ``t_softmax`` those with a positive logit, as with binary cross-entropy and ZLPR
 ``None``          any other     the support of the mapping
 ================= ============= ========================================================================
 
-The default rule maximises the F1 that ``average`` names: "micro", "macro" or "samples". Its parts work on scores of any
-origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`expected_f1_count` and
+The default rule maximises the F1 selected by ``average``: "micro", "macro" or "samples". Its parts work on scores of
+any origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`expected_f1_count` and
 :func:`expected_f1_threshold` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
 :func:`calibration_curve` compares predicted with observed frequencies.
 

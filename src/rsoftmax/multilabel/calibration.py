@@ -45,8 +45,8 @@ class PlattScaling(nn.Module):
 
     The order of rows within a label never changes: where the best slope would be negative it is 0. Labels that never or
     always occur are pulled towards the common line, so their log-odds stay finite. Newton's method with a line search
-    converges for every label at once in a few steps of ``O(rows K)``; a label for which it did not takes the common
-    line, with a warning.
+    converges for every label at once in a few steps of ``O(rows K)``; a label for which it does not converge uses the
+    common line, with a warning.
 
     Reference: Platt, Probabilistic outputs for support vector machines (1999); Lin et al., A note on Platt's
     probabilistic outputs for support vector machines (2007), for the line search.

@@ -25,14 +25,14 @@ TINY = torch.finfo(torch.float32).tiny  # 0 / TINY = 0: the ratio of an empty su
 
 
 class DecoderOptions(TypedDict, total=False):
-    """What a user may ask of the decoded labels; ``DEFAULTS`` has the default of each option.
+    """The options of decoding; ``DEFAULTS`` has the default of each.
 
     Attributes:
         average: the F-measure to maximise. "micro": one threshold for all entries; "macro": one per label; "samples":
             the number of labels is chosen row by row.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the smallest number of labels of a row.
-        max_labels: the largest number of labels of a row; None: K.
+        min_labels: the minimum number of labels per row.
+        max_labels: the maximum number of labels per row; None: K.
     """
 
     average: Average
@@ -72,8 +72,8 @@ def expected_f1_count(
         tensor([[1],
                 [1]])
 
-    The expectation of the ratio itself would take ``O(K^2)`` and more. The F-measure of an empty prediction is 1 if the
-    row has no label and 0 otherwise, so F(0) is the probability that it has none.
+    Computing the expectation of the ratio itself would take ``O(K^2)`` or more. The F-measure of an empty prediction is
+    1 if the row has no label and 0 otherwise, so F(0) is the probability that it has none.
 
     Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
     """
@@ -128,7 +128,8 @@ def expected_f1_threshold(
 
     F rises to its maximum in a few iterations of ``F -> ratio of the entries above F / (1 + beta^2)``, each
     ``O(rows K)``. Marginals are compared relative to the largest one, so the threshold is right where all of them
-    underflow. Where all log-odds are ``-inf`` so is the threshold, and nothing lies above it; without weights it is 0.
+    underflow. If all log-odds are ``-inf``, so is the threshold, and nothing lies above it;
+    if all weights are 0, it is 0.
 
     References: Lipton et al. (2014), for the threshold at half of the best F1; Dinkelbach, On nonlinear fractional
     programming (1967), for the iteration.
@@ -201,8 +202,8 @@ def expected_f1(pi: Tensor, predicted: Tensor, average: Average = "micro", *, be
 
     .. math:: \frac{(1 + \beta^2) \sum_{\text{predicted}} \pi}{\#\text{predicted} + \beta^2 \sum \pi}
 
-    over all entries ("micro"), or averaged over labels ("macro") or rows ("samples"). A row without prediction counts
-    with the probability that it has no label, for independent labels.
+    over all entries ("micro"), or averaged over labels ("macro") or rows ("samples"). A row without predicted labels
+    contributes the probability that it has none, for independent labels.
 
     Args:
         pi: calibrated marginals [rows, K].
@@ -273,7 +274,7 @@ def keep_above(z: Tensor, theta: Tensor) -> Tensor:
 
 
 def best_labels(u: Tensor, k: Tensor) -> Tensor:
-    """Return the k highest entries of each row as bool [..., K]; exactly k, also with ties.
+    """Return the k highest entries of each row as bool [..., K]; exactly k, even with ties.
 
     Args:
         u: scores [..., K].

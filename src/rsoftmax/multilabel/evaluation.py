@@ -123,7 +123,7 @@ class Evaluation:
         return {name: _or_none(value) for name, value in found.items()} | {"labels": labels}
 
     def rename(self, names: Sequence[str]) -> "Evaluation":
-        """Return the same scores with other names of the labels."""
+        """Return the same scores under other label names."""
         return replace(self, labels=[replace(one, label=name) for one, name in zip(self.labels, names, strict=True)])
 
     def headline(self) -> dict[str, float]:

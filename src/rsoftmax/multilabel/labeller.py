@@ -38,7 +38,7 @@ class LabelNetwork(nn.Module):
         >>> LabelNetwork(8, labels=3, hidden=16)(torch.ones(2, 8)).marginals.shape
         torch.Size([2, 3])
 
-    An ensemble of such networks whose scores are averaged is one such network, with the hidden units of all of them.
+    An ensemble of such networks with averaged scores equals a single one that has the hidden units of all of them.
     """
 
     def __init__(self, features: int, labels: int, hidden: int = 0, **head: Any) -> None:
@@ -135,8 +135,8 @@ class Labeller(ABC):
         Args:
             items: texts, images or rows, as the model was trained on.
             labels: the names for each item, or a matrix of 0 and 1.
-            strict: raise ValueError for names that the model does not know. False: they are further labels of the
-                evaluation, missed in every row that has them.
+            strict: raise ValueError for names that the model does not know. False: they are evaluated as further
+                labels, missed in every row that has them.
             progress: show a progress bar.
         """
         names = [*self.names, *([] if strict else unknown_labels(labels, self.names))]
@@ -146,17 +146,18 @@ class Labeller(ABC):
         return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.p, more) > 0, y, names)
 
     def guarantee(self, items: Sequence[Any], labels: Labels, *, progress: bool = False, **level: Any) -> Self:
-        """Predict the smallest label sets with a guaranteed recall or precision, in place of the best expected F1.
+        """Predict label sets with a guaranteed recall or precision, instead of those with the best expected F1.
 
         Args:
-            items: held-out texts, images or rows: not used in training, and drawn like those to predict.
+            items: held-out texts, images or rows: not used in training, and from the same distribution as those to
+                predict.
             labels: the names for each item, or a matrix of 0 and 1.
             progress: show a progress bar.
             level: ``recall`` or ``precision``, ``by`` and ``confidence``, as in
                 :class:`rsoftmax.sklearn.RiskControlledClassifier`.
 
         Raises:
-            ValueError: the items do not suffice; the message says how many it would take.
+            ValueError: these items cannot guarantee the level; the message says how many are needed.
         """
         y = indicator(labels, self.names)
         check_lengths(items, y)

@@ -8,7 +8,8 @@ to predict. Three quantities can be controlled, named by ``by``:
 * "label": the recall or precision of each label, with a threshold per label.
 
 Without ``confidence`` the guarantee holds in expectation over held-out and new rows, by conformal risk control. With
-``confidence`` it holds for all new rows together, with that probability over the held-out rows; for all labels at once.
+``confidence`` it holds for all new rows together, with that probability over the held-out rows; with "label", for all
+labels at once.
 
 The labels above a threshold are the support of t-softmax with ``t = max(u) - threshold``. With ``u - max(u)`` in place
 of ``u`` the threshold is ``-t``, one t for all rows: the conformal quantile of ``max(u) - u`` over positive entries.
@@ -51,7 +52,7 @@ def recall_threshold(
         Thresholds, float64: [1], or [K] for "label", where NaN marks labels with too few rows.
 
     Raises:
-        ValueError: the rows do not suffice; the message says how many it would take.
+        ValueError: too few rows; the message says how many are needed.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -95,7 +96,7 @@ def precision_threshold(u: Tensor, y: Tensor, precision: float, *, by: By = "sam
         Thresholds, float64: [1], or [K] for "label", where NaN marks labels for which no threshold passed.
 
     Raises:
-        ValueError: no threshold passed; the message says how many rows it would take at least.
+        ValueError: no threshold passed; the message says how many rows are needed at least.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -127,11 +128,11 @@ def guaranteed_threshold(
 ) -> tuple[Tensor, Tensor]:
     """Return the thresholds that guarantee a recall or a precision, and for which labels, bool [K].
 
-    The arguments are those of :func:`recall_threshold` and :func:`precision_threshold`. Labels whose rows do not
-    suffice, for "label", have the threshold of "micro", without a guarantee.
+    The arguments are those of :func:`recall_threshold` and :func:`precision_threshold`. For "label", labels that cannot
+    be guaranteed have the threshold of "micro".
     """
     if (recall is None) == (precision is None):
-        raise ValueError(f"pass one of recall and precision, got recall={recall!r}, precision={precision!r}")
+        raise ValueError(f"pass either recall or precision, got recall={recall!r}, precision={precision!r}")
 
     def threshold(by: By) -> Tensor:
         if recall is not None:

@@ -245,11 +245,11 @@ class ExpectedF1(_Thresholded):
 
 
 class Rate(_Ranked):
-    r"""The best labels, ``1 - r`` of them, where a small network on the logits predicts r: the paper's head.
+    r"""The best fraction ``1 - r`` of the labels, where a small network on the logits predicts r: the paper's head.
 
     .. math:: r = \mathrm{sigmoid}(g(z)), \qquad k = \mathrm{round}(K (1 - r))
 
-    In training eq. 5 takes the predicted rate, which is learned through r-softmax and, by cross-entropy, from the true
+    In training, eq. 5 takes the predicted rate, which is learned through r-softmax and, by cross-entropy, from the true
     rate.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, which does not say how large the network is.
@@ -279,8 +279,8 @@ class Rate(_Ranked):
 class Count(_Ranked):
     """The k best labels, where a layer on the features predicts k.
 
-    In training eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts. The counts
-    are trained by cross-entropy. Another reading of the paper's section 4.1 than :class:`Rate`.
+    In training, eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts. The counts
+    are trained by cross-entropy. This reads the paper's section 4.1 differently from :class:`Rate`.
     """
 
     name = "count"
@@ -307,7 +307,7 @@ class Count(_Ranked):
 
 
 class Fixed(_Ranked):
-    """The fraction ``1 - r`` of best labels."""
+    """The best fraction ``1 - r`` of the labels."""
 
     name = "fixed"
     r: float

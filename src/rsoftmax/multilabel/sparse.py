@@ -1,8 +1,8 @@
 """Label sets from sparse marginals: time and memory proportional to the stored entries, for many labels.
 
 Marginals are given as CSR arrays: ``indptr`` [rows + 1], ``indices`` [entries] and ``pi`` [entries], such as the top
-candidates of an extreme classifier or of a retrieval stage. What is left out is never predicted; its expected number,
-the tail, counts in the denominator of the F-measure.
+candidates of an extreme classifier or of a retrieval stage. Labels that are left out are never predicted; their
+expected number, the tail, counts in the denominator of the F-measure.
 """
 
 from typing import NamedTuple
@@ -51,8 +51,8 @@ def decode_csr(
         labels: the number of labels, K.
         average: the F-measure whose expectation is maximised over these rows: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
-        min_labels: the smallest number of labels of a row; all of its entries, if it has fewer.
-        max_labels: the largest number of labels of a row; None: all.
+        min_labels: the minimum number of labels per row; a row with fewer entries gets all of them.
+        max_labels: the maximum number of labels per row; None: all.
         tail: the expected number of labels of a row that are left out: a number or, for "samples", [rows]; for "macro"
             that of each label in all rows, [K].
         threshold: predict entries with at least this marginal, a number or [K], instead of maximising an F-measure: the

@@ -58,18 +58,18 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     Each network has hidden layers with ReLU and a :class:`rsoftmax.multilabel.MultiLabelHead`, and is trained by AdamW
     on all folds but one. The held-out fold decides when to stop, calibrates the marginals and yields the decision
-    thresholds for the F1 that ``average`` names. The scores of the networks are averaged.
+    thresholds for the F1 selected by ``average``. The scores of the networks are averaged.
 
     Args:
         rule: how the number of labels is decided, or "auto"; see :class:`rsoftmax.multilabel.MultiLabelHead`.
-        mapping: from logits to probabilities, or "auto"; see there.
-        loss: the training loss, or "auto"; see there.
+        mapping: from logits to probabilities, or "auto", as in the head.
+        loss: the training loss, or "auto", as in the head.
         r: the rate of zeros, for ``rule="fixed"``.
         average: the F1 that ``score`` reports and, with the rule "expected_f1", ``predict`` maximises: "micro" has one
             threshold, "macro" one per label, "samples" decides row by row.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the smallest number of labels of a row.
-        max_labels: the largest number of labels of a row; None: all.
+        min_labels: the minimum number of labels per row.
+        max_labels: the maximum number of labels per row; None: all.
         preprocessing: "auto": dense features are mapped to a normal distribution by their quantiles, sparse counts are
             weighted by TF-IDF. None: no preprocessing.
         hidden_layer_sizes: sizes of the hidden layers.
@@ -78,22 +78,24 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         backbone: a module in place of the hidden layers, from rows to a tensor [rows, features]; each network trains a
             copy, starting from its weights.
         n_estimators: the number of networks; if there are several, each holds out a fold. "auto": 5, or as few as 2 if
-            rows and labels are so many that training would take long.
-        max_epochs: the number of epochs; with early stopping, the largest number. "auto": 150, or fewer likewise.
+            there are so many rows and labels that training would be slow.
+        max_epochs: the number of epochs; with early stopping, the largest number. "auto": 150, or fewer in the same
+            cases.
         lr: learning rate.
-        batch_size: rows per step, in training and prediction; "auto": 32, or 128 for 4000 rows and more.
+        batch_size: rows per step, in training and prediction; "auto": 32, or 128 for 4000 rows or more.
         weight_decay: weight decay of AdamW; 0 makes it Adam.
-        class_weight: "balanced", or weights by label for rows that have it; by class, if ``y`` is 1-d.
+        class_weight: "balanced", or a dict with the weight of each label in rows that have it; of each class, if ``y``
+            is 1-d.
         calibration: "platt": Platt scaling per label on held-out rows; None: no calibration.
         label_separator: separates the labels in strings such as "a;c"; "": each string is one class.
         early_stopping: stop when the loss on held-out rows has not fallen for ``patience`` epochs, and restore the
             weights of the best epoch.
         patience: a number of epochs, for early stopping.
         validation_fraction: the fraction of rows held out from a single network, for early stopping.
-        callbacks: skorch callbacks; each network has a copy.
-        warm_start: another ``fit`` continues from the present weights.
+        callbacks: skorch callbacks; each network gets its own copy.
+        warm_start: another call of ``fit`` continues from the current weights.
         device: the torch device to compute on.
-        verbose: 1 shows a progress bar, 0 none; None: shows it once training has taken ten seconds.
+        verbose: 1 shows a progress bar, 0 does not; None shows it once training has taken ten seconds.
         random_state: seeds weights, order of rows, dropout and folds; the result is the same in any thread. A backbone
             with dropout draws from torch's global generator.
 
@@ -189,7 +191,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def fit(
         self, X: Matrix, y: Matrix, sample_weight: Matrix = None, *, validation: tuple[Matrix, Matrix] | None = None
     ) -> Self:
-        """Train new networks or, with ``warm_start``, the present ones.
+        """Train new networks or, with ``warm_start``, continue with the current ones.
 
         Args:
             X: features [rows, d], dense or sparse.
@@ -263,7 +265,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return u[:, 1] - u[:, 0] if self._one_class() and u.shape[1] == 2 else u
 
     def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
-        """Return the F1 that ``average`` and ``beta`` name; for 1-d targets, accuracy."""
+        """Return the F1 selected by ``average`` and ``beta``; for 1-d targets, accuracy."""
         return label_score(self, X, y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:

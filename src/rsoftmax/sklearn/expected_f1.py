@@ -285,18 +285,18 @@ class ExpectedF1Classifier(LabelMetaClassifier):
     Args:
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; a list of them, whose marginals are averaged; or a ``FrozenEstimator``, fitted on other
-            rows, for which all rows passed here are held-out.
+            rows, for which all rows passed here are held out.
         average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides row by row.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the smallest number of labels of a row.
-        max_labels: the largest number of labels of a row; None: all.
+        min_labels: the minimum number of labels per row.
+        max_labels: the maximum number of labels per row; None: all.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
         cv: the number of folds, stratified by labels; "oob": one fit on all rows, for estimators with out-of-bag
             predictions (``oob_score``) such as random forests; a fraction such as 0.2: one fit, with that fraction of
             rows held out; or a scikit-learn splitter, or splits.
         ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
         scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
-            and ``beta``, which changes its meaning in a grid search over these.
+            and ``beta``, so that a grid search over these compares different measures.
         n_jobs: the number of parallel fits, as in joblib.
         random_state: seeds the folds.
         verbose: 1 shows a progress bar of fits.
@@ -304,13 +304,13 @@ class ExpectedF1Classifier(LabelMetaClassifier):
     Attributes:
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
         thresholds_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
-        thresholds_std_: the standard deviation of the thresholds of single folds; NaN for one split.
+        thresholds_std_: the standard deviation of the thresholds over single folds; NaN for one split.
         expected_score_: the expected F-measure under the marginals of held-out rows, computed without their labels.
         evaluation_: the :class:`rsoftmax.multilabel.Evaluation` of the same rows against their labels: cross-validated,
-            but for calibration and thresholds, which have seen these rows. None if no label varies.
+            except that calibration and thresholds were fitted on them. None if no label varies.
         models_: for each estimator, its fitted models.
         decoder_: the :class:`rsoftmax.multilabel.Decoder`: calibration and thresholds.
-        n_features_in_: the number of features, if the estimators have it.
+        n_features_in_: the number of features, if the estimators report it.
 
     Example:
         >>> from sklearn.datasets import make_multilabel_classification

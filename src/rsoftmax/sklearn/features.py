@@ -1,4 +1,4 @@
-"""Features: of texts by an encoder, and preprocessed for a network, by scikit-learn or as a torch module."""
+"""Features: embeddings from an encoder, and preprocessing for networks, with scikit-learn or as a torch module."""
 
 import math
 import warnings

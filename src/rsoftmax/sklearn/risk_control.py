@@ -17,17 +17,18 @@ from rsoftmax.sklearn.targets import Matrix
 
 
 class RiskControlledClassifier(LabelMetaClassifier):
-    """Predicts the smallest label sets whose recall, or precision, is guaranteed, behind any classifier.
+    """Predicts label sets with a guaranteed recall or precision, on top of any classifier.
 
     The estimator is fitted on some of the rows. The scores of the others, which it has not seen, yield the threshold
     above which labels are predicted. The guarantee holds for rows that are exchangeable with these, whatever their
-    distribution and however good the classifier: a poor one has larger sets.
+    distribution and however good the classifier. Sets are as small as the recall allows, or as large as the precision
+    allows: a poor classifier needs larger sets for a recall, and finds smaller ones for a precision.
 
     Args:
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; or a ``FrozenEstimator``, fitted on other rows, for which all rows passed are held out.
         recall: the guaranteed recall, such as 0.9.
-        precision: the guaranteed precision, with ``confidence``; one of the two is given.
+        precision: the guaranteed precision, with ``confidence``; pass either recall or precision.
         by: "samples": the mean recall of rows that have a label, or the mean precision; "micro": over all entries;
             "label": for each label, with a threshold of its own.
         confidence: None: in expectation over held-out and new rows, for recall only; or the probability, over held-out
@@ -41,8 +42,8 @@ class RiskControlledClassifier(LabelMetaClassifier):
     Attributes:
         classes_: the labels: a data frame's columns, names, or column numbers.
         thresholds_: the thresholds on ``decision_function``, [1], or [K] for "label".
-        uncontrolled_: the labels whose rows do not suffice, for "label"; they have the threshold of "micro", without a
-            guarantee, and a warning names them.
+        uncontrolled_: for "label", the labels that cannot be guaranteed with the held-out rows; they use the threshold
+            of "micro", without a guarantee, and a warning lists them.
         models_: for the estimator, its fitted model.
 
     Example:
@@ -95,7 +96,7 @@ class RiskControlledClassifier(LabelMetaClassifier):
         """
         if (self.recall is None) == (self.precision is None):
             raise ValueError(
-                f"{self._owner}: pass one of recall and precision, got recall={self.recall!r},"
+                f"{self._owner}: pass either recall or precision, got recall={self.recall!r},"
                 f" precision={self.precision!r}"
             )
         X, Y, weight = self._check(X, y, sample_weight)

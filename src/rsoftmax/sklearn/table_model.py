@@ -92,7 +92,7 @@ class TableModel(Labeller, nn.Module):
         """Train a :class:`SparseLabelClassifier` and convert it.
 
         Args:
-            rows: a number for each feature, or a text in all rows.
+            rows: a value for each feature; a column holds numbers only, or texts only.
             labels: the names for each row.
             features: the names of the columns.
             average: the F1 to maximise.
@@ -105,7 +105,7 @@ class TableModel(Labeller, nn.Module):
         truth = indicator(labels, found)
         check_lengths(rows, truth)
         if not found:
-            raise ValueError("TableModel: no row has a label; at least one must")
+            raise ValueError("TableModel: no row has a label; pass at least one label")
         categories = _categories(rows, features)
         x = _encode(rows, features, categories)
         (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))

@@ -1,4 +1,4 @@
-"""Training of the networks: skorch's loop with the head's loss, several networks in step, early stopping, progress.
+"""Training of the networks: skorch's loop with the head's loss, several networks in lockstep, early stopping, progress.
 
 The only module that imports skorch.
 """
@@ -237,7 +237,7 @@ class Net(NeuralNet):  # type: ignore[misc]
 
 
 class Stopping:
-    """Early stopping of several networks in step: keeps the weights with the lowest mean loss on held-out rows."""
+    """Early stopping of several networks in lockstep: keeps the weights with the lowest mean loss on held-out rows."""
 
     def __init__(self, patience: int) -> None:
         self.patience, self.misses, self.lowest = patience, 0, float("inf")
