@@ -177,7 +177,7 @@ def test_the_command_writes_a_folder_that_loads_and_a_figure(text_encoder: Path,
     with Image.open(plot) as picture:
         assert picture.size[0] > 1000
     for words, message in (
-        ((*given,), "exists; name another folder"),
+        ((*given,), "exists; choose another folder"),
         ((*given[:-3], tmp_path / "new", "--length", 99), "length must be at most 24"),
         ((*given[:-3], tmp_path / "new", "--plot", "a.gif"), "must end in .png"),
         ((*given[:-3], tmp_path / "new", "--samples", 8), "4 held-out samples of 4 texts are too few"),

@@ -119,7 +119,7 @@ def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> No
         (["--precision", 0.8], "needs --confidence, such as 0.95"),
         (["--recall", 1.5], "expected a number between 0 and 1, got 1.5"),
         (["--recall", 0.8, "--by", "rows"], "'rows' is not one of samples, micro, label"),
-        (["--recall", 0.8, "--precision", 0.8], "pass one of them"),
+        (["--recall", 0.8, "--precision", 0.8], "pass only one of them"),
         (["--confidence", 0.9], "only with --recall or --precision"),
     ):
         assert message in rsoftmax("train", *words, tmp_path / "other", *wrong, code=2), wrong
@@ -255,7 +255,7 @@ def test_mistakes_in_options_are_answered(
     assert "is not one of micro, macro, samples" in rsoftmax(
         "train", table, "--text", "text", "--average", "weighted", *words, code=2
     )
-    assert "numeric rows have no encoder" in rsoftmax("train", table, "--features", "u", "--finetune", *words, code=2)
+    assert "table rows have no encoder" in rsoftmax("train", table, "--features", "u", "--finetune", *words, code=2)
     assert "row 1: the file" in rsoftmax("train", table, "--image", "text", "--encoder", text_encoder, *words, code=2)
     assert "encodes images; pass their column as --image" in rsoftmax(
         "train", table, "--text", "text", "--encoder", image_encoder, *words, code=2

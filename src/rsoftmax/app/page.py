@@ -24,7 +24,7 @@ rsoftmax app --model model
 ```
 """
 EXPLANATION = """*predicted* marks the model's labels. The other columns mark what would be predicted from the same
-marginals to maximize another F1. *samples*: the label set with the highest expected F1 of this item. *micro* and
+marginals to maximize another F1. *samples*: the label set with the highest expected F1 for this item. *micro* and
 *macro* are estimates: the labels whose marginal exceeds half the held-out F1, pooled or for each label;
 0.5 if the model was not evaluated."""
 WIDE = "wide-figure"
@@ -91,7 +91,7 @@ def _mappings_tab() -> None:
             gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: distance kept below the maximum"),
             gr.Slider(1, len(LOGITS), 3, step=0.1, label="k", info="k_softmax: number of entries kept"),
             gr.Slider(
-                0, NO_EDGE, NO_EDGE, step=0.1, label="edge", info=f"of these three: 0 cuts off, {NO_EDGE:g} is none"
+                0, NO_EDGE, NO_EDGE, step=0.1, label="edge", info=f"for r, t and k: 0 cuts off, {NO_EDGE:g} is none"
             ),
             gr.Slider(1, 4, 1.25, step=0.05, label="alpha", info="entmax: larger is sparser"),
         ]

@@ -47,8 +47,8 @@ def sparse_attention(
         is_causal: query i sees keys 0 to i. With ``attn_mask``, it sees the keys that both keep.
         scale: a number, default 1 / sqrt(D); a tensor [Hq] with one value for each head, or one that broadcasts to
             [..., Hq, Q, 1]; or "log n": log(n) / sqrt(D), where n is the number of keys that the query may see. Softmax
-            needs it to stay as sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for each
-            head: multiply the query by it).
+            needs it to stay equally sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for
+            each head: multiply the query by it).
         enable_gqa: allow H to be a divisor of Hq; adjacent query heads share a key head.
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``, which needs a weight for each entry.
         parameter: the parameter of the mapping under its letter, such as ``r=0.5`` or ``t=2.0``. A number, a tensor

@@ -24,7 +24,7 @@ def attention_map(
 ) -> None:
     """Plot a model's attention weights for one sentence, with exact zeros marked.
 
-    Set the mapping's parameter by its letter in `rsoftmax list`: --r 0.5.
+    Set the mapping's parameter by the letter that `rsoftmax list` shows: --r 0.5.
     """
     from rich.console import Console
     from rich.table import Table
@@ -48,27 +48,27 @@ def attention_map(
 
 def calibrate(
     model: Annotated[str, typer.Option(help="A folder or hub id of a model with its tokenizer.")],
-    texts: Annotated[
-        Path, typer.Option(help="A UTF-8 text file like the texts of your application.", exists=True, dir_okay=False)
-    ],
+    texts: Annotated[Path, typer.Option(help="A UTF-8 text file with texts like yours.", exists=True, dir_okay=False)],
     out: Annotated[Path, typer.Option(help="The folder for the sparse model; it must not exist.")],
     error: Annotated[
-        float, typer.Option(help="The limit of the change of the output: KL divergence, or 1 - cosine.")
+        float, typer.Option(help="The largest allowed change of the output: KL divergence, or 1 - cosine.")
     ] = 0.005,
     length: Annotated[
-        int | None, typer.Option(help="Tokens per text; use the length of your application. Default: 512.", min=2)
+        int | None, typer.Option(help="Tokens per text; use the length of your own texts. Default: 512.", min=2)
     ] = None,
     samples: Annotated[
         int | None,
         typer.Option(help="The number of texts; half of them are held out. Default: 16, or 200 lines.", min=8),
     ] = None,
-    edge: Annotated[float, typer.Option(help="The width of the edge in nats; 0 has the most zeros.")] = 0.0,
-    per_head: Annotated[bool, typer.Option("--per-head", help="One threshold per head, by a backward pass.")] = False,
+    edge: Annotated[float, typer.Option(help="The width of the edge in nats; 0 gives the most zeros.")] = 0.0,
+    per_head: Annotated[
+        bool, typer.Option("--per-head", help="One threshold per head; needs a backward pass.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="A figure of zeros and errors: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Make a pretrained model's attention sparse, within an error certified on held-out text.
 
-    Language models get pieces of --length tokens, other models one line of the file per text; evenly spaced.
+    A text is a piece of --length tokens for language models, a line of the file for others; evenly spaced.
     """
     with usage_errors("--model"):
         from rsoftmax.huggingface.attention import adapter
@@ -78,7 +78,7 @@ def calibrate(
 
     path = figure_path(plot, "--plot") if plot else None
     if out.exists():
-        raise typer.BadParameter(f"{out} exists; name another folder", param_hint="--out")
+        raise typer.BadParameter(f"{out} exists; choose another folder", param_hint="--out")
     with usage_errors("--model"):
         tokenizer, network = load_pretrained(model, task_head=True)
     with usage_errors("--texts"):

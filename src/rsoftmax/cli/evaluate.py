@@ -24,7 +24,7 @@ def evaluate(
         str | None, typer.Option(help="The separator between the labels of a cell. Default: as in training.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse labels that the model does not know, instead of counting misses.")
+        bool, typer.Option("--strict", help="Refuse labels unknown to the model, instead of counting them as missed.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print all scores as JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot F1 by label and calibration: .png, .svg or .pdf.")] = None,

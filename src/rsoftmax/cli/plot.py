@@ -69,7 +69,7 @@ def mappings(
 ) -> None:
     """Plot one row of logits through every mapping, and print the probabilities.
 
-    Set a mapping's parameter by its letter in `rsoftmax list`: --r 0.5 --k 2 --edge 0.
+    Set a mapping's parameter by the letter that `rsoftmax list` shows: --r 0.5 --k 2 --edge 0.
     """
     from rich.console import Console
     from rich.table import Table

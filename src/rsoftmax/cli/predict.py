@@ -155,7 +155,7 @@ def _figure_paths(given: list[str], paths: list[Path], show: Path) -> list[Path]
     from rsoftmax.plots import formats
 
     if any(show.resolve() == Path(place).resolve() for place in given):
-        raise typer.BadParameter(f"{show} holds the images; name another path", param_hint="--show")
+        raise typer.BadParameter(f"{show} holds the images; choose another path", param_hint="--show")
     if len(given) > 1 or Path(given[0]).is_dir():
         return [show / f"{path.name}.png" for path in paths]
     if show.suffix.lower() not in formats():

@@ -39,7 +39,7 @@ def train(
     ] = None,
     average: Annotated[str, typer.Option(help="The F1 to optimize: micro, macro or samples.")] = "micro",
     finetune: Annotated[
-        bool, typer.Option("--finetune", help="Fine-tune the encoder; rerun the command to resume after a stop.")
+        bool, typer.Option("--finetune", help="Fine-tune the encoder; rerun the command to resume an interrupted run.")
     ] = False,
     epochs: Annotated[float | None, typer.Option(help="The maximum number of epochs of fine-tuning.")] = None,
     lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
@@ -51,16 +51,17 @@ def train(
         str | None, typer.Option(help="The mapping of the encoder's attention, with its parameter: t_softmax --t 6.")
     ] = None,
     recall: Annotated[
-        float | None, typer.Option(help="Guarantee this recall instead of optimizing F1; a fifth of rows is held out.")
+        float | None,
+        typer.Option(help="Guarantee this recall instead of optimizing F1; holds out a fifth of the rows."),
     ] = None,
     precision: Annotated[
-        float | None, typer.Option(help="Guarantee this precision, with --confidence; likewise.")
+        float | None, typer.Option(help="Guarantee this precision; needs --confidence, holds out a fifth of the rows.")
     ] = None,
-    by: Annotated[str, typer.Option(help="What is guaranteed: the mean of rows (samples), micro, or each label.")] = (
-        "samples"
-    ),
+    by: Annotated[
+        str, typer.Option(help="What is guaranteed: the mean over rows (samples), all entries (micro), or each label.")
+    ] = "samples",
     confidence: Annotated[
-        float | None, typer.Option(help="The probability of the guarantee. Default: recall in expectation.")
+        float | None, typer.Option(help="The probability that the guarantee holds. Default: in expectation.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=4, help="Truncate texts to this many tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
@@ -134,7 +135,7 @@ def _check_options(
     if average not in AVERAGES:
         raise typer.BadParameter(f"{average!r} is not one of {', '.join(AVERAGES)}", param_hint="--average")
     if (finetune or encoder) and kind == "features":
-        raise typer.BadParameter("numeric rows have no encoder", param_hint="--encoder, --finetune")
+        raise typer.BadParameter("table rows have no encoder", param_hint="--encoder, --finetune")
     if epochs is not None and not (finetune and 0 < epochs < math.inf):
         raise typer.BadParameter("expected a number above 0, with --finetune only", param_hint="--epochs")
     if max_tokens is not None and kind != "text":
@@ -161,7 +162,7 @@ def _guarantee(recall: float | None, precision: float | None, by: str, confidenc
             raise typer.BadParameter("only with --recall or --precision", param_hint="--by, --confidence")
         return {}
     if recall is not None and precision is not None:
-        raise typer.BadParameter("pass one of them", param_hint="--recall, --precision")
+        raise typer.BadParameter("pass only one of them", param_hint="--recall, --precision")
     if by not in get_args(By):
         raise typer.BadParameter(f"{by!r} is not one of {', '.join(get_args(By))}", param_hint="--by")
     for name in ("recall", "precision", "confidence"):

@@ -1,8 +1,8 @@
-"""Folders of saved models: their kinds, what may be written or removed, and how a version replaces another.
+"""Folders of saved models: their kinds, what may be written or removed, and how one version replaces another.
 
 A save writes its files into a hidden folder next to the old ones, and commits them by a single rename. From then on
 readers get the new version: from the hidden folder if the save is killed at this point, and otherwise from the files,
-which are then moved to their places under a lock that readers share. Nobody sees files of two versions.
+which are then moved to their places under a lock that readers share. No reader sees files of two versions.
 """
 
 import json
@@ -79,7 +79,7 @@ def read(folder: Path) -> Iterator[Path]:
 def write(folder: Path) -> Iterator[Path]:
     """A folder to write the files of a model into, which become those of ``folder`` in a single step.
 
-    Other files in ``folder`` stay, and so does a model card that was edited.
+    Other files in ``folder`` are kept, and so is an edited model card.
 
     Raises:
         FileExistsError: if a file would replace one that is not part of a saved model of the same kind.
@@ -173,9 +173,9 @@ def is_vacant(folder: Path) -> bool:
 
 
 def remove_model(folder: Path, *patterns: str) -> None:
-    """Delete the files of a saved model, those that match a pattern, and the folder if it is empty then.
+    """Delete the files of a saved model, those that match a pattern, and the folder if it is then empty.
 
-    Without a saved model of this library in the folder, nothing is deleted; nor is a model card that was edited.
+    Without a saved model of this library in the folder, nothing is deleted. An edited model card never is.
     """
     if kind_of(folder) is None and not is_vacant(folder):
         return
@@ -188,7 +188,7 @@ def remove_model(folder: Path, *patterns: str) -> None:
 
 
 def remove(folder: Path, *patterns: str) -> None:
-    """Delete the files of a folder whose names match a pattern, and the folder if it is empty then.
+    """Delete the files of a folder whose names match a pattern, and the folder if it is then empty.
 
     Example:
         >>> import tempfile

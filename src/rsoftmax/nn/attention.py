@@ -51,9 +51,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         >>> output.shape, weights.shape
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
 
-    State dicts of torch's module load, and with a parameter that is a number the state dicts are the same. A tensor or
-    a learnable parameter adds one entry, ``mapping.fixed`` or ``mapping.free``. Weights are returned before dropout. A
-    query with nothing kept gets zeros before the output projection, where torch gives NaN.
+    State dicts of torch's module can be loaded, and if the parameter is a number, the state dicts are the same. A
+    tensor or a learnable parameter adds one entry, ``mapping.fixed`` or ``mapping.free``. Weights are returned before
+    dropout. A query with nothing kept gets zeros before the output projection, where torch gives NaN.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             need_weights: return the weights too.
             attn_mask: [queries, keys] or [batch * heads, queries, keys]; bool, True = ignore, or float.
             average_attn_weights: return the mean of the weights over heads.
-            is_causal: ``attn_mask`` is the causal mask; it need not be read.
+            is_causal: a hint that ``attn_mask`` is the causal mask.
 
         Returns:
             The output, and the weights [batch, queries, keys] ([batch, heads, queries, keys] if not averaged) or None.
@@ -183,7 +183,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Self-attention over nested tensors: padded, with the padding removed."""
         if not (query is key is value and self.batch_first):
-            raise ValueError("MultiheadAttention: nested tensors need batch_first=True and query, key, value the same")
+            raise ValueError("MultiheadAttention: nested tensors need batch_first=True and query = key = value")
         lengths = [len(x) for x in query.unbind()]
         padded = query.to_padded_tensor(0.0)
         ends = torch.tensor(lengths, device=padded.device)[:, None]
@@ -363,9 +363,9 @@ class Served:
 def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
     """Replace :func:`torch.nn.functional.scaled_dot_product_attention` within a ``with`` block.
 
-    For code that calls ``F.scaled_dot_product_attention``: timm, sentence-transformers, or yours. Code that imported
-    the function by name keeps torch's: check the number of calls. torch's fast path of ``nn.MultiheadAttention``, which
-    does not call the function, is disabled within the block.
+    For code that calls ``F.scaled_dot_product_attention``: timm, sentence-transformers, or your own. Code that imported
+    the function by name keeps using torch's: check the number of calls. torch's fast path of ``nn.MultiheadAttention``,
+    which does not call the function, is disabled within the block.
 
     Args:
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.

@@ -13,9 +13,9 @@ tensor([0., 0., 0., 1.])
 
 ``learnable=True`` trains the parameter from the given value (a tensor may hold one for each head) or from the table's
 example. The trained number is unconstrained and mapped into the parameter's domain, so it can never leave it. It is
-used in float32 at least: half precision cannot separate neighbouring rates. A tensor that is not learned is a buffer:
-it moves and saves with the module, and a schedule can change it (``module.r = 0.3``) without recompiling. A number that
-changes is recompiled once, because torch treats it as a constant at first.
+used in at least float32: half precision cannot separate neighbouring rates. A tensor that is not learned is a buffer:
+it is moved and saved with the module, and a schedule can change it (``module.r = 0.3``) without recompiling. Changing a
+number causes one recompilation, because torch treats it as a constant at first.
 
 The classes below are written out for type checkers, editors and arguments that only one of them has. A mapping without
 one, registered elsewhere, gets a generated class: ``MODULES`` has them all.
