@@ -110,7 +110,7 @@ def test_a_save_that_fails_leaves_no_new_folder(tmp_path: Path, monkeypatch: pyt
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(table_model, "save_file", full)
+    monkeypatch.setattr(table_model, "save", full)
     with pytest.raises(OSError, match="no space left"):
         versioned(1).save(tmp_path / "model")
     assert not names(tmp_path)
