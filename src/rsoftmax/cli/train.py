@@ -114,7 +114,7 @@ def train(
             model.save_pretrained(out)
         if finetune:
             _remove(settings["checkpoints"])
-    _report(model, out)
+    _report(model, out, 0 if validation else len(items))
 
 
 def _one_input(given: dict[str, str | None]) -> tuple[str, str]:
@@ -233,11 +233,13 @@ def _remove(folder: Path) -> None:
     remove_checkpoints(folder)
 
 
-def _report(model: "Labeller", out: Path) -> None:
+def _report(model: "Labeller", out: Path, rows: int) -> None:
+    """Print the scores; if they come from all ``rows`` of training, they are cross-validated."""
     from rsoftmax.multilabel import AVERAGES
 
     scores = model.evaluation
     if "guarantee" in scores:
         typer.echo(f"guaranteed: {scores['guarantee']}")
-    typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; on {scores['rows']} held-out rows:")
+    where = f"cross-validated on {rows} rows" if scores["rows"] == rows else f"on {scores['rows']} held-out rows"
+    typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; {where}:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))
