@@ -94,6 +94,14 @@ def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model:
     assert len(every) == len(ROWS) + 1
 
 
+def test_a_text_is_shown_in_a_file_and_several_in_a_folder(model: Path, tmp_path: Path) -> None:
+    rsoftmax("predict", model, "I love it", "--show", tmp_path / "one.png")
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    long = "so happy $x$ " * 400
+    assert f"wrote {tmp_path / 'many'}" in rsoftmax("predict", model, "I love it", long, "--show", tmp_path / "many")
+    assert sorted(path.name for path in (tmp_path / "many").iterdir()) == ["1.png", "2.png"]
+
+
 @pytest.mark.train
 def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) -> None:
     rsoftmax("train", table, "--features", "u, v", "--labels", "labels", "--out", tmp_path / "model")
@@ -101,6 +109,8 @@ def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) ->
     assert len(rsoftmax("predict", tmp_path / "model", table).splitlines()) == len(ROWS)
     rsoftmax("export", tmp_path / "model", "--onnx", tmp_path / "model.onnx")
     assert "pass the rows as a table" in rsoftmax("predict", tmp_path / "model", "a text", code=2)
+    shown = rsoftmax("predict", tmp_path / "model", table, "--show", tmp_path / "shown", code=2)
+    assert "only images and texts can be shown" in shown
 
 
 def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> None:
@@ -141,7 +151,6 @@ def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(image_encoder: P
     said = rsoftmax("predict", tmp_path / "model", folder, "--show", tmp_path / "shown").splitlines()
     assert said[0].startswith("0.png: ")
     assert len(list((tmp_path / "shown").iterdir())) == 12
-    assert "only images can be shown" not in said
     (folder / "bad.png").write_bytes(b"no image")
     shown = ("--skip-bad", "--show", tmp_path / "again")
     answers = rsoftmax("predict", tmp_path / "model", folder, "--json", *shown).splitlines()
@@ -268,7 +277,8 @@ def test_mistakes_in_options_are_answered(
     assert "belongs to another kind of model" in rsoftmax("predict", text_encoder, "a", code=2)
     assert "has no config.json" in rsoftmax("predict", tmp_path, "a", code=2)
     assert "choose one of --json and --csv" in rsoftmax("predict", model, "a", "--json", "--csv", code=2)
-    assert "only images can be shown" in rsoftmax("predict", model, "a", "--show", "b.png", code=2)
+    assert "must end in one of" in rsoftmax("predict", model, "a", "--show", tmp_path / "b.txt", code=2)
+    assert "is an input" in rsoftmax("predict", model, table, "--show", table, code=2)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     assert "holds mine.txt, which is not part of a saved LabelModel" in rsoftmax(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterator
-from os.path import isdir, isfile
+from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -47,7 +47,7 @@ def predict(
     show: Annotated[
         Path | None,
         typer.Option(
-            help="Plot each image with its labels and the runners-up: a file for one image, a folder for several."
+            help="Plot each image or text with its labels and the runners-up: a file for one, a folder for several."
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False,
@@ -59,9 +59,9 @@ def predict(
     inputs = _inputs(loaded, data, {"text": text, "image": image})
     if loaded.reads == "image" and inputs.table is None:
         inputs = _openable(inputs.items, skip_bad)
-    elif show is not None:
-        raise typer.BadParameter("only images can be shown", param_hint="--show")
-    figures = [] if show is None else _figure_paths(data, inputs.items, show)
+    if show is not None and loaded.reads == "features":
+        raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
+    figures = [] if show is None else _figure_paths(data, inputs, show)
     warn_truncated(loaded, inputs.items)
     found = _predictions(loaded, inputs, every_label)
     if csv:
@@ -72,7 +72,7 @@ def predict(
         typer.echo(line)
     if figures:
         with usage_errors("--show"):
-            _draw(inputs.items, found, loaded.predict(inputs.items, every_label=True), figures)
+            _draw(inputs, found, loaded.predict(inputs.items, every_label=True), figures)
         typer.echo(f"wrote {show}", err=json or csv)
 
 
@@ -150,28 +150,32 @@ def _openable(paths: list[Path], skip_bad: bool) -> Inputs:
     return Inputs(kept, [path.name for path in kept])
 
 
-def _figure_paths(given: list[str], paths: list[Path], show: Path) -> list[Path]:
-    """The file of each image's figure."""
+def _figure_paths(given: list[str], inputs: Inputs, show: Path) -> list[Path]:
+    """The file of each item's figure; in a folder, named after the image if that is unique, otherwise numbered."""
     from rsoftmax.plots import formats
 
-    if any(show.resolve() == Path(place).resolve() for place in given):
-        raise typer.BadParameter(f"{show} holds the images; choose another path", param_hint="--show")
-    if len(given) > 1 or Path(given[0]).is_dir():
-        return [show / f"{path.name}.png" for path in paths]
-    if show.suffix.lower() not in formats():
-        raise typer.BadParameter(f"{show} must end in one of {', '.join(formats())}", param_hint="--show")
-    return [show for _ in paths]
+    if any(exists(place) and show.resolve() == Path(place).resolve() for place in given):
+        raise typer.BadParameter(f"{show} is an input; choose another path", param_hint="--show")
+    if len(inputs.items) == 1 and not isdir(given[0]):
+        if show.suffix.lower() not in formats():
+            raise typer.BadParameter(f"{show} must end in one of {', '.join(formats())}", param_hint="--show")
+        return [show]
+    names = [item.name if isinstance(item, Path) else "" for item in inputs.items]
+    if len(set(names)) < len(names):
+        names = [str(number) for number, _ in enumerate(names, 1)]
+    return [show / f"{name}.png" for name in names]
 
 
-def _draw(paths: list[Path], found: list[dict[str, float]], every: list[dict[str, float]], figures: list[Path]) -> None:
-    """Plot each image with its predicted labels, and with the others as runners-up."""
+def _draw(inputs: Inputs, found: list[dict[str, float]], every: list[dict[str, float]], figures: list[Path]) -> None:
+    """Plot each item with its predicted labels, and with the others as runners-up."""
     from rsoftmax.files.images import open_image
     from rsoftmax.plots import draw_labels
 
-    for path, labels, all_labels, figure in zip(paths, found, every, figures, strict=True):
-        runners_up = {name: p for name, p in all_labels.items() if name not in labels}
+    for item, name, labels, all_labels, figure in zip(inputs.items, inputs.names, found, every, figures, strict=True):
+        runners_up = {label: p for label, p in all_labels.items() if label not in labels}
         figure.parent.mkdir(parents=True, exist_ok=True)
-        draw_labels(open_image(path, str(path)), labels, path.name, figure, runners_up)
+        shown = item if isinstance(item, str) else open_image(item, str(item))
+        draw_labels(shown, labels, figure, name, runners_up)
 
 
 def _predictions(model: "Labeller", inputs: Inputs, every_label: bool) -> list[dict[str, float]]:

@@ -1,9 +1,10 @@
-"""Plots of predicted labels: an image with its labels, F1 by label, calibration curves."""
+"""Plots of predicted labels: an image or a text with its labels, F1 by label, calibration curves."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 
 import matplotlib
@@ -39,25 +40,28 @@ def _saved(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def draw_labels(
-    image: Image.Image, found: dict[str, float], name: str, path: Path, runners_up: Mapping[str, float] = NOTHING
+    item: Image.Image | str, found: dict[str, float], path: Path, name: str, runners_up: Mapping[str, float] = NOTHING
 ) -> None:
-    """Plot an image beside a bar chart of its labels.
+    """Plot an image or a text beside a bar chart of its labels.
 
     Args:
-        image: the image.
+        item: the image or text.
         found: predicted labels with their probabilities, the most probable first.
-        name: the image's caption.
         path: the file to write, in the format of its extension.
+        name: the caption of an image.
         runners_up: labels that are not predicted, the most probable first; shown in grey if there is room.
     """
     with _saved(path, 9, 4) as figure:
         left, right = figure.subplots(1, 2)
-        left.imshow(image)
         left.set_axis_off()
         left.set_title(", ".join(map(printable, list(found)[:6])) or "no label", fontsize=12, wrap=True)
-        left.text(
-            0.5, -0.02, printable(name), transform=left.transAxes, ha="center", va="top", fontsize=8, color="#777"
-        )
+        below = {"transform": left.transAxes, "va": "top"}
+        if isinstance(item, str):
+            lines = wrap(printable(item), width=52, max_lines=16, placeholder=" …")
+            left.text(0, 0.96, "\n".join(lines), fontsize=10, **below)
+        else:
+            left.imshow(item)
+            left.text(0.5, -0.02, printable(name), ha="center", fontsize=8, color="#777", **below)
         _draw_bars(right, {**found, **runners_up}, set(found))
 
 
