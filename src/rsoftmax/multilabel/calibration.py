@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 CHUNK = 2**24  # entries whose labels are fitted at once
-SAMPLE = 2**24  # entries from which the common line is fitted
+SAMPLE = 2**21  # entries from which the common line is fitted
 STEPS, HALVINGS = 200, 40
 TOLERANCE = 1e-10  # of the expected decrease, relative to the loss
 RIDGE = 1e-9  # makes the minimum unique where all scores are equal
@@ -81,23 +81,25 @@ class PlattScaling(nn.Module):
         """
         _check_scores(u, y, len(self.slope))
         weight = torch.ones(len(u), 1, device=u.device) if weight is None else weight
-        every = slice(None, None, max(-(-u.numel() // SAMPLE), 1))
-        sample = _Regressions.of_known(u[every], y[every], weight[every])
+        step = max(-(-u.numel() // SAMPLE), 1)
+        some = u[::step], y[::step], weight[::step]
+        sample = _Regressions.of_known(*some)
         if len(self.slope) == 1:
             common = _fit_common(sample, *sample.scale(together=True))
             lines = common.lines(common.prior)
         else:
-            scales = (sample.scale(together) for together in (True, False))
-            fits = [self._fit_labels(u, y, weight, _fit_common(sample, *scale)) for scale in scales]
-            lines, _, failed = min(fits, key=lambda fit: fit[1])
-            if failed:
-                _warn_not_converged(f"for {failed} labels, which use the line of all labels together")
+            scales = (_fit_common(sample, *sample.scale(together)) for together in (True, False))
+            best, common = min(((self._fit_labels(*some, line), line) for line in scales), key=lambda fit: fit[0].loss)
+            best = best if step == 1 else self._fit_labels(u, y, weight, common)
+            lines = best.lines
+            if best.failed:
+                _warn_not_converged(f"for {best.failed} labels, which use the line of all labels together")
         self.slope.copy_(lines[0])
         self.offset.copy_(lines[1])
         return self
 
-    def _fit_labels(self, u: Tensor, y: Tensor, weight: Tensor, common: "_Common") -> tuple[Tensor, float, int]:
-        """Slopes and offsets [2, K], their penalised loss, and for how many labels the fit did not converge."""
+    def _fit_labels(self, u: Tensor, y: Tensor, weight: Tensor, common: "_Common") -> "_Fit":
+        """Fit a line to each label."""
         found, total, failed = [], 0.0, 0
         for columns in torch.arange(u.shape[1], device=u.device).split(max(CHUNK // max(len(u), 1), 1)):
             part, weights = common.take(columns), weight if weight.shape[1] == 1 else weight[:, columns]
@@ -107,7 +109,7 @@ class PlattScaling(nn.Module):
             found.append(part.lines(lines))
             total += float(labels.loss(lines).nan_to_num(nan=torch.inf).sum())
             failed += int((~converged).sum())
-        return torch.cat(found, -1), total, failed
+        return _Fit(torch.cat(found, -1), total, failed)
 
     def forward(self, u: Tensor) -> Tensor:
         """Map scores [..., K] to log-odds."""
@@ -116,6 +118,14 @@ class PlattScaling(nn.Module):
     def extra_repr(self) -> str:
         """The settings shown by ``repr``."""
         return f"{len(self.slope)}, shrinkage={self.shrinkage}"
+
+
+class _Fit(NamedTuple):
+    """Slopes and offsets [2, K], their penalised loss, and for how many labels the fit did not converge."""
+
+    lines: Tensor
+    loss: float
+    failed: int
 
 
 class _Regressions(NamedTuple):
@@ -167,7 +177,8 @@ class _Regressions(NamedTuple):
         pi, pull = (lines[0] * self.u + lines[1]).sigmoid(), self.ridge * (lines - self.prior)
         miss, curvature = self.weight * (pi - self.y), self.weight * pi * (1 - pi)
         da, db = (miss * self.u).sum(0) + pull[0], miss.sum(0) + pull[1]
-        aa, ab, bb = ((curvature * self.u**power).sum(0) for power in (2, 1, 0))
+        slanted = curvature * self.u
+        aa, ab, bb = (slanted * self.u).sum(0), slanted.sum(0), curvature.sum(0)
         da, ab, aa, bb = da.where(~flat, 0), ab.where(~flat, 0), aa + self.ridge, bb + self.ridge
         step = torch.stack([bb * da - ab * db, aa * db - ab * da]) / (aa * bb - ab * ab)
         return step, step[0] * da + step[1] * db
