@@ -262,6 +262,8 @@ def test_numbers_at_the_ends_of_the_float_range() -> None:
     assert_close(rsoftmax.sparsehourglass(x, 1e300), rsoftmax.sparsemax(x))
     huge = torch.tensor([3e38, 3e38, 0.0])
     assert_close(rsoftmax.sparsehourglass(huge), torch.tensor([0.5, 0.5, 0.0]))
+    spread = torch.tensor([3e38, -3e38, 1.0, 2.0])
+    assert_close(r_softmax(spread, 0.1), torch.tensor([1.0, 0.0, 0.0, 0.0]))
 
 
 def test_weights_of_any_scale() -> None:

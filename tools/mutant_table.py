@@ -116,7 +116,11 @@ AREAS = {
             ),
             Fault("entmax15 forgets the square of the mean", "(mean_square - mean * mean)", "mean_square"),
             Fault("entmax with one Newton step", "for _ in range(2):", "for _ in range(1):"),
-            Fault("entmax ignores its special cases", "if alpha in _ENTMAX:", "if False:"),
+            Fault(
+                "entmax at 1.5 is sparsemax",
+                "_ENTMAX = {1.0: softmax, 1.5: entmax15,",
+                "_ENTMAX = {1.0: softmax, 1.5: sparsemax,",
+            ),
             Fault(
                 "entmax starts the bisection at half of the entries",
                 "-kept.clamp(min=1).to(d.dtype).log()",
