@@ -378,7 +378,7 @@ def test_works_under_torch_func() -> None:
         ({"r": 0.5, "t": 1.0}, TypeError, "r_softmax takes r and edge, got t=1.0"),
         ({"t": torch.ones(4)}, TypeError, "r_softmax takes r and edge, got t=a tensor of shape (4,)"),
         ({"mapping": "sparsemax", "r": 0.5}, TypeError, "sparsemax takes no parameter, got r=0.5"),
-        ({"r": 0.5, "edge": -1.0}, ValueError, "edge must be >= 0, got -1.0; weights rise from 0 to 1 over this"),
+        ({"r": 0.5, "edge": -1.0}, ValueError, "edge must be >= 0, got -1.0; weights grow over this"),
         ({"r": 0.5, "edge": torch.ones(4)}, TypeError, "edge must be a number, got a tensor of shape (4,)"),
         ({"mapping": "softmax", "edge": 1.0}, TypeError, "softmax takes no parameter, got edge=1.0"),
         ({"r": 1.5}, ValueError, "r must be in [0, 1], got 1.5"),

@@ -81,7 +81,7 @@ def test_reproduce_guarantees_runs_and_reports(folder: Path, tmp_path: Path) -> 
     assert "recall of a row 0.9, in expectation" in shown.output
     shown = CliRunner().invoke(app, [*words, "--only", "nothing"])
     assert shown.exit_code == 2
-    assert "has no data set 'nothing'" in shown.output
+    assert "has no dataset 'nothing'" in shown.output
 
 
 def test_the_section_judges_what_was_promised(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:
     (sets / "something else").mkdir()
     assert mulan.names(sets) == ["thick", "thin", "toys"]
     assert mulan.names(sets, ["toys", "thin", "toys"]) == ["toys", "thin"]
-    with pytest.raises(ValueError, match="has no data set 'toy'; it has thick, thin, toys"):
+    with pytest.raises(ValueError, match="has no dataset 'toy'; it has thick, thin, toys"):
         mulan.names(sets, ["toy"])
-    with pytest.raises(FileNotFoundError, match="contains no data sets"):
+    with pytest.raises(FileNotFoundError, match="contains no datasets"):
         mulan.names(sets / "something else")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         mulan.names(sets / "nowhere")
@@ -79,7 +79,7 @@ def test_values_may_be_quoted_and_have_room_around_them(values: str, sets: Path)
 
 def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
     save(sets, "a\u202eb", ["A", "B"], SPARSE, SPARSE)
-    with pytest.raises(ValueError, match=r"has a data set with non-printable characters in its name, 'a\\u202eb'"):
+    with pytest.raises(ValueError, match=r"has a dataset with non-printable characters in its name, 'a\\u202eb'"):
         mulan.names(sets)
 
 
@@ -115,7 +115,7 @@ def test_a_set_whose_name_cannot_be_shown_is_refused(sets: Path) -> None:
             "toys.xml",
             '<label name="loud"></label>',
             "",
-            r"toys.xml: lists 1 label; a multi-label data set has at least two",
+            r"toys.xml: lists 1 label; a multi-label dataset has at least two",
         ),
         ("thick.xml", "</labels>", '<label name="a"/><label name="b"/></labels>', r"thick-train.arff: has no features"),
         ("toys.xml", "</labels>", "", r"toys.xml, line \d: not XML"),
@@ -140,7 +140,7 @@ def test_files_written_on_windows_are_read_alike(sets: Path) -> None:
 
 def test_a_missing_file_is_named(sets: Path) -> None:
     (sets / "toys" / "toys-test.arff").unlink()
-    with pytest.raises(FileNotFoundError, match=r"toys-test.arff does not exist; a data set consists of NAME/NAME.xml"):
+    with pytest.raises(FileNotFoundError, match=r"toys-test.arff does not exist; a dataset consists of NAME/NAME.xml"):
         mulan.read(sets / "toys")
 
 

@@ -101,7 +101,7 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path) -> None:
     assert "| r-softmax, expected F1 (ours) | **81.50 ± 0.71** | **81.50 ± 0.71** | **81.50 ± 0.71** |" in text
     assert "| softmax, p0 = 0.05 | 65.50 ± 0.71 |" in text
     assert "| r-softmax, count | 20.0 (2.00) |" in text
-    assert "Best or within 0.5 of the best, without a tuned threshold: 2 of 2 data sets (toys, yeast)." in text
+    assert "Best or within 0.5 of the best, without a tuned threshold: 2 of 2 datasets (toys, yeast)." in text
     assert "Not the full experiment" not in text
     assert re.findall(r"\| (yes|no|\?) \|", text) == ["yes"] * 7
     html = written.files[3].read_text()
@@ -137,7 +137,7 @@ def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.M
 def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> None:
     fill(tmp_path, "tabular.jsonl", tabular.quick_grid(["toys"]))
     text = report_of(tmp_path, tmp_path).files[0].read_text()
-    assert "## Real data sets" in text
+    assert "## Real datasets" in text
     assert "Figure 2" not in text
     assert "**Not the full experiment**: epochs = 10." in text
     journal.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))

@@ -287,7 +287,7 @@ COUNT = Domain(
 )
 DISTANCE = Domain(
     ">= 0",
-    "weights rise from 0 to 1 over this distance above the threshold: math.inf is the paper's, 0 cuts softmax off",
+    "weights grow over this distance above the threshold, then stay constant; math.inf is the paper's, 0 a hard cut",
     lambda edge: edge >= 0,
     _positive,
     torch.log,

@@ -281,7 +281,7 @@ def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
+        Probabilities, of the shape and dtype of ``x``; the data determine the number of zeros.
 
     Example:
         >>> sparsemax(torch.tensor([1.0, 2.0, 2.5, 2.8]))
@@ -309,7 +309,7 @@ def sparsegen_lin(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None =
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data set the number of zeros.
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data determine the number of zeros.
 
     Example:
         >>> sparsegen_lin(torch.tensor([1.0, 2.0, 2.5, 2.8]), -1.0)
@@ -347,7 +347,7 @@ def sparsegen_exp(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None =
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data set the number of zeros.
+        Probabilities, of the shape and dtype of ``x``; ``lam`` and the data determine the number of zeros.
 
     Example:
         >>> sparsegen_exp(torch.tensor([1.0, 2.0, 2.5, 2.8]), -9.0)
@@ -390,7 +390,7 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor |
         mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over kept entries.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
+        Probabilities, of the shape and dtype of ``x``; the data determine the number of zeros.
 
     Example:
         >>> sparsehourglass(torch.tensor([1.0, 2.0, 3.0]))
@@ -467,7 +467,7 @@ def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
-        Probabilities, of the shape and dtype of ``x``; the data set the number of zeros.
+        Probabilities, of the shape and dtype of ``x``; the data determine the number of zeros.
 
     Example:
         >>> entmax15(torch.tensor([0.0, 2.0, 2.5, 2.8]))

@@ -20,7 +20,7 @@ from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape
 
-Point = Any  # a data set's name, or the settings of a synthetic one
+Point = Any  # a dataset's name, or the settings of a synthetic one
 
 SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
 RULE = shapes.fields(

@@ -35,7 +35,7 @@ class Texts(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read(folder: Path) -> Texts:
-    """The data set in a folder; errors name the file and the line."""
+    """The dataset in a folder; errors name the file and the line."""
     path = folder / "labels.txt"
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected one label name per line")

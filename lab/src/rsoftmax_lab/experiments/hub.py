@@ -1,10 +1,10 @@
-"""Data sets from the Hugging Face Hub, loaded with ``datasets``."""
+"""Datasets from the Hugging Face Hub, loaded with ``datasets``."""
 
 from typing import Any
 
 
 def load(name: str, *configuration: str) -> Any:
-    """The splits of a data set on the hub, by name.
+    """The splits of a dataset on the hub, by name.
 
     Args:
         name: its hub id.

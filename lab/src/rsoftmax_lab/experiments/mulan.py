@@ -1,4 +1,4 @@
-"""Multi-label data sets in Mulan's format: ``NAME/NAME-train.arff``, ``NAME/NAME-test.arff`` and ``NAME/NAME.xml``.
+"""Multi-label datasets in Mulan's format: ``NAME/NAME-train.arff``, ``NAME/NAME-test.arff`` and ``NAME/NAME.xml``.
 
 The ARFF files contain features and labels as columns, dense or sparse; the XML file lists the label columns.
 """
@@ -20,7 +20,7 @@ BINARY = {"0", "1"}
 
 
 class Table(NamedTuple):
-    """The rows of a data set.
+    """The rows of a dataset.
 
     Attributes:
         X: features [rows, d], float32; a sparse array if the file is sparse. A nominal feature with the values 0 and 1
@@ -35,27 +35,27 @@ class Table(NamedTuple):
 
 
 def names(folder: Path, only: Sequence[str] | None = None) -> list[str]:
-    """The data sets in a folder, or the requested ones."""
+    """The datasets in a folder, or the requested ones."""
     if not folder.is_dir():
         raise FileNotFoundError(f"the folder {str(folder)!r} does not exist")
     found = sorted(path.parent.name for path in folder.glob("*/*.xml") if path.stem == path.parent.name)
     for name in found:
         if printable(name) != name:
             raise ValueError(
-                f"{str(folder)!r} has a data set with non-printable characters in its name, {name!r}; rename it"
+                f"{str(folder)!r} has a dataset with non-printable characters in its name, {name!r}; rename it"
             )
     if not found:
         raise FileNotFoundError(
-            f"{str(folder)!r} contains no data sets; expected NAME/NAME.xml, NAME-train.arff and NAME-test.arff"
+            f"{str(folder)!r} contains no datasets; expected NAME/NAME.xml, NAME-train.arff and NAME-test.arff"
         )
     for name in only or ():
         if name not in found:
-            raise ValueError(f"{str(folder)!r} has no data set {name!r}; it has {', '.join(found)}")
+            raise ValueError(f"{str(folder)!r} has no dataset {name!r}; it has {', '.join(found)}")
     return list(dict.fromkeys(only or found))
 
 
 def read(folder: Path) -> tuple[Table, Table]:
-    """The training and test rows of the data set in a folder. Errors name the file and, if possible, the line."""
+    """The training and test rows of the dataset in a folder. Errors name the file and, if possible, the line."""
     labels = _labels(folder / f"{folder.name}.xml")
     train, test = (_load(folder / f"{folder.name}-{part}.arff") for part in ("train", "test"))
     tables = _table(train, labels), _table(test, labels)
@@ -80,7 +80,7 @@ def _labels(path: Path) -> list[str]:
     if not found or not all(found):
         raise ValueError(f'{path}: expected <label name="..."> for every label, got {found or "none"}')
     if len(found) < 2:
-        raise ValueError(f"{path}: lists 1 label; a multi-label data set has at least two")
+        raise ValueError(f"{path}: lists 1 label; a multi-label dataset has at least two")
     labels = [_plain(name) for name in found]
     twice = [name for name in labels if labels.count(name) > 1]
     if twice:
@@ -223,7 +223,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")  # Windows adds a byte order mark
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"{path} does not exist; a data set consists of NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"
+            f"{path} does not exist; a dataset consists of NAME/NAME.xml, NAME/NAME-train.arff and NAME/NAME-test.arff"
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}") from None

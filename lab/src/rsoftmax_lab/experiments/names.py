@@ -7,7 +7,7 @@ from pathlib import Path
 
 @cache
 def source_name(source: str, *patterns: str) -> str:
-    """The name of a model or data set in rows: its hub id, or its folder's name with a hash of its files.
+    """The name of a model or dataset in rows: its hub id, or its folder's name with a hash of its files.
 
     Example:
         >>> source_name("google-bert/bert-base-uncased", "*.safetensors")

@@ -1,4 +1,4 @@
-"""Tabular data sets for the comparisons: read once, numeric features standardized."""
+"""Tabular datasets for the comparisons: read once, numeric features standardized."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,7 +16,7 @@ from rsoftmax_lab.experiments import mulan
 
 @lru_cache(maxsize=1)  # consecutive runs use the same data
 def read(folder: Path, dataset: str) -> tuple[mulan.Table, mulan.Table]:
-    """The training and test rows of a data set."""
+    """The training and test rows of a dataset."""
     return mulan.read(folder / dataset)
 
 

@@ -1,4 +1,4 @@
-"""Mean ranks of several methods over several data sets, and which differences are significant.
+"""Mean ranks of several methods over several datasets, and which differences are significant.
 
 Reference: Demšar, Statistical comparisons of classifiers over multiple data sets (2006).
 """
@@ -19,7 +19,7 @@ class Ranks(NamedTuple):
 
     Attributes:
         means: by name, the best first.
-        sets: the number of data sets.
+        sets: the number of datasets.
         p_value: of Friedman's test of the hypothesis that all methods are equal.
         critical: Nemenyi's critical difference at the 5 % level: smaller differences are not significant.
     """
@@ -38,7 +38,7 @@ class Ranks(NamedTuple):
 
 
 def mean_ranks(scores: Mapping[str, Sequence[float]]) -> Ranks:
-    """The mean ranks of names by their scores, one per data set; the highest score has rank 1, ties share ranks.
+    """The mean ranks of names by their scores, one per dataset; the highest score has rank 1, ties share ranks.
 
     Example:
         >>> ranks = mean_ranks({"a": [3.0, 5.0, 4.0], "b": [2.0, 6.0, 3.0], "c": [1.0, 1.0, 1.0]})

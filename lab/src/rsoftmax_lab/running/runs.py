@@ -15,7 +15,7 @@ class BaseRun:
     """The base class of an experiment's runs.
 
     Attributes:
-        PLACE: the fields that identify the data: a data set, a task, a draw.
+        PLACE: the fields that identify the data: a dataset, a task, a draw.
         VARIED: the fields that are compared on the same data. All other fields are settings, which must agree.
         ANSWERS: the required fields of a finished row, with their shapes.
         ADDED: fields that rows of earlier versions lack, with their shapes.

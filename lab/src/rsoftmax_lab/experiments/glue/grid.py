@@ -39,7 +39,7 @@ class Run(BaseRun):
         validation_samples: the number of held-out training rows for selection, drawn at random; at most a tenth.
         bf16: whether matrices are multiplied in bfloat16.
         model: the encoder's name.
-        data: the name of the folder or hub data set.
+        data: the name of the folder or hub dataset.
     """
 
     PLACE = ("task",)

@@ -107,7 +107,7 @@ def _parts(examples: Examples, run: Run) -> dict[str, list[Example]]:
 
 
 def _encode(rows: list[Example], tokenizer: Any, max_length: int) -> Any:
-    """Tokenized rows, as a list that the Trainer accepts as a data set."""
+    """Tokenized rows, as a list that the Trainer accepts as a dataset."""
     if not rows:
         return []
     texts = map(list, zip(*(row.texts for row in rows), strict=True))

@@ -10,9 +10,9 @@ from rsoftmax_lab.running.options import Sweep
 
 
 def guarantees(
-    data: Annotated[Path, typer.Option(help="A folder with one folder per data set, in Mulan's ARFF format.")],
-    texts: Annotated[Path | None, typer.Option(help="The folder of GoEmotions, as another data set.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="A data set of --data; repeatable. Default: all.")] = None,
+    data: Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")],
+    texts: Annotated[Path | None, typer.Option(help="The folder of GoEmotions, as another dataset.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A dataset of --data; repeatable. Default: all.")] = None,
     resplits: Annotated[int, typer.Option(min=1, help="The number of random resplits.")] = 100,
     *,
     sweep: Sweep,

@@ -1,4 +1,4 @@
-"""What was promised and what was found, over the resplits of each data set."""
+"""What was promised and what was found, over the resplits of each dataset."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from rsoftmax_lab.experiments.guarantees.grid import GUARANTEES, HOEFFDING, MAPI
 from rsoftmax_lab.report.figure import panels, save, tidy
 
 COLOURS = {OURS: "#c1121f", MAPIE: "#444444", HOEFFDING: "#9a9a9a"}
-Levels = Mapping[str, Mapping[str, Sequence[float]]]  # by data set and method
+Levels = Mapping[str, Mapping[str, Sequence[float]]]  # by dataset and method
 
 
 def draw(found: Mapping[str, Levels], path: Path) -> None:
-    """Draw a panel for each guarantee: a box per data set and method, whiskers from the 5th to the 95th percentile.
+    """Draw a panel for each guarantee: a box per dataset and method, whiskers from the 5th to the 95th percentile.
 
     Where nothing can be guaranteed, there is no box.
 

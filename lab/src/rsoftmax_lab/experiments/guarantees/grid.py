@@ -1,4 +1,4 @@
-"""The grid: one run per data set, and what is guaranteed in each."""
+"""The grid: one run per dataset, and what is guaranteed in each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ SPLITS = shapes.fields({"level": NUMBERS, "size": NUMBERS, "controlled": NUMBERS
 
 @dataclass(frozen=True)
 class Run(BaseRun):
-    """All guarantees on one data set."""
+    """All guarantees on one dataset."""
 
     PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
     ANSWERS: ClassVar[Mapping[str, Shape]] = {
@@ -65,7 +65,7 @@ class Run(BaseRun):
 
 
 def grid(datasets: Sequence[str], resplits: int = 100) -> list[Run]:
-    """A run for each data set."""
+    """A run for each dataset."""
     return [Run(dataset, resplits) for dataset in datasets]
 
 

@@ -1,4 +1,4 @@
-"""One run: every guarantee on one data set, over random halves of its test rows."""
+"""One run: every guarantee on one dataset, over random halves of its test rows."""
 
 from collections.abc import Callable
 from pathlib import Path

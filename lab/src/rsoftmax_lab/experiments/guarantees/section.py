@@ -36,7 +36,7 @@ def _known(row: Row, name: str, method: str, what: str = "level") -> list[float]
 
 
 def _levels(rows: dict[str, Row], name: str) -> figure.Levels:
-    """The levels of the resplits with a guarantee, by data set and method."""
+    """The levels of the resplits with a guarantee, by dataset and method."""
     found = {
         dataset: {
             method: [

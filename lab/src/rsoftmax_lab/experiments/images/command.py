@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Options:
     """The network, the data, and the part of the grid to run."""
 
-    data: Annotated[str, typer.Option(help="The folder of the data set, or a hub id.")]
+    data: Annotated[str, typer.Option(help="The folder of the dataset, or a hub id.")]
     model: Annotated[str, typer.Option(help="A pretrained network: a folder or hub id.")]
     finetune: Annotated[
         bool,
@@ -81,7 +81,7 @@ class Options:
         return list(dict.fromkeys([*self.only, *saved])) if self.only else list(METHODS)
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """The settings of the grid on a data set."""
+        """The settings of the grid on a dataset."""
         return {
             "seeds": self.seeds,
             "learning_rates": self.lr,

@@ -16,7 +16,7 @@ READERS = {"voc": voc.read, "coco": coco.read}
 
 
 def read(dataset: str, data: str) -> Splits:
-    """Read a data set of images.
+    """Read a dataset of images.
 
     Args:
         dataset: a key of ``READERS``: the layout of the folder.

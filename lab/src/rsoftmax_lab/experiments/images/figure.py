@@ -20,7 +20,7 @@ SHOWN = {one: line for one, line in LINE_STYLES.items() if one.method != "softma
 
 
 def draw(comparison: Comparison, titles: dict[str, str], path: Path) -> None:
-    """A panel for each data set: lines are means over seeds, at the best learning rate of each seed."""
+    """A panel for each dataset: lines are means over seeds, at the best learning rate of each seed."""
     figure, (axes,) = panels(1, len(titles), width=6.2, height=5.4)
     for axis, (point, title) in zip(axes, titles.items(), strict=True):
         _panel(axis, list(comparison.rows[point].values()))

@@ -20,7 +20,7 @@ SHARES = (0.2, 0.0)  # held-out, and the paper's protocol
 
 @dataclass(frozen=True)
 class Run(Training):
-    """One method on one data set.
+    """One method on one dataset.
 
     ``model`` and ``data`` identify the network and the images, so that runs on others are not mixed; ``pictures`` is
     the number of images of each split, 0 for all. ``finetune`` trains the network: its last ``train_last`` stages, or
@@ -93,7 +93,7 @@ def hold_out(n: int, run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def check(splits: Splits, runs: Iterable[Run]) -> None:
     """Reject data that no run can use."""
     if len(splits.classes) < 2:
-        raise ValueError(f"a data set needs at least two classes, got {', '.join(splits.classes)}")
+        raise ValueError(f"a dataset needs at least two classes, got {', '.join(splits.classes)}")
     if not len(splits.val):
         raise ValueError("no image of val can be used")
     for run in {run.selection_share: run for run in runs}.values():

@@ -52,7 +52,7 @@ class ImageSet:
 
 
 class Splits(NamedTuple):
-    """A data set: the class names, the training images, and the evaluation images."""
+    """A dataset: the class names, the training images, and the evaluation images."""
 
     classes: list[str]
     train: ImageSet

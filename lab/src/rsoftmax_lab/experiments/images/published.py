@@ -49,14 +49,14 @@ def leads(columns: Sequence[Column]) -> Table:
 
 
 class _Line(NamedTuple):
-    """A row of a table: the paper's number for each data set, if any, and a function for ours."""
+    """A row of a table: the paper's number for each dataset, if any, and a function for ours."""
 
     name: str
     published: Sequence[float] | None
     found: Callable[[Comparison, str, str], Mean | None]
 
     def cells(self, place: int, point: str, columns: Sequence[Column]) -> list[str]:
-        """The paper's number and ours on one data set."""
+        """The paper's number and ours on one dataset."""
         means = [self.found(column.comparison, point, column.split) for column in columns]
         return [f"{self.published[place]:.2f}" if self.published else "", *(str(mean or "") for mean in means)]
 

@@ -18,8 +18,8 @@ class Table1(NamedTuple):
     """Results with the best learning rate for each rule.
 
     Attributes:
-        settings: by data set, the runs' common differences from the defaults.
-        shares: by data set, the fraction of held-out training images.
+        settings: by dataset, the runs' common differences from the defaults.
+        shares: by dataset, the fraction of held-out training images.
         paper: selected on val, which is also reported; its "validation" is the paper's number.
         held_out: selected on held-out training images; its "test" is on val.
     """
@@ -55,7 +55,7 @@ def chosen(path: Path, runs: Iterable[Run]) -> tuple[Run, int]:
 
 
 def _add(table: Table1, name: str, trials: Trials[Run], notice: Notice) -> None:
-    """Add the runs on a data set; of different held-out fractions, use the most frequent one."""
+    """Add the runs on a dataset; of different held-out fractions, use the most frequent one."""
     shares = Counter(run.selection_share for run, _ in trials if run.selection_share).most_common()
     if len(shares) > 1:
         notice(f"{trials.path} mixes runs with different held-out fractions; showing those with {shares[0][0]}")

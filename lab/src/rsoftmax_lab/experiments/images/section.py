@@ -76,7 +76,7 @@ def _curves(found: Table1, path: Path) -> list[Path]:
 
 
 def _sets(table: Table1) -> list[str]:
-    """The settings of the runs on each data set."""
+    """The settings of the runs on each dataset."""
     lines = []
     for point, settings in table.settings.items():
         seeds = {seed for way in (table.paper, table.held_out) for seed in way.rows.get(point, {})}
@@ -87,7 +87,7 @@ def _sets(table: Table1) -> list[str]:
 
 
 def claims(found: Table1) -> list[Claim]:
-    """The paper's claims about Table 1 and our goals, with a number for each data set."""
+    """The paper's claims about Table 1 and our goals, with a number for each dataset."""
 
     def claim(text: str, comparison: Comparison, one: Predictor, others: Sequence[Predictor], split: str,
               least: dict[str, float]) -> Claim:  # fmt: skip

@@ -1,1 +1,1 @@
-"""The comparison on real data sets, which are not in the paper, with their predefined training and test rows."""
+"""The comparison on real datasets, which are not in the paper, with their predefined training and test rows."""

@@ -10,13 +10,13 @@ from rsoftmax_lab.running.options import Seeds, Sweep
 
 
 def tabular(
-    data: Annotated[Path, typer.Option(help="A folder with one folder per data set, in Mulan's ARFF format.")],
-    only: Annotated[list[str] | None, typer.Option(help="A data set to run; repeatable. Default: all.")] = None,
+    data: Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")],
+    only: Annotated[list[str] | None, typer.Option(help="A dataset to run; repeatable. Default: all.")] = None,
     seeds: Seeds = 3,
     *,
     sweep: Sweep,
 ) -> None:
-    """The comparison of Figure 2 on real data sets."""
+    """The comparison of Figure 2 on real datasets."""
     from functools import partial
 
     from rsoftmax_lab.experiments import mulan

@@ -1,4 +1,4 @@
-"""A real data set with validation rows split off its training rows, and standardized features."""
+"""A real dataset with validation rows split off its training rows, and standardized features."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from rsoftmax_lab.experiments import sets
 
 
 def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data:
-    """A data set with a random fraction of its training rows as validation rows. Rows without labels are kept.
+    """A dataset with a random fraction of its training rows as validation rows. Rows without labels are kept.
 
     Numeric features are standardized by the training rows; one-hot features stay 0 and 1.
     """

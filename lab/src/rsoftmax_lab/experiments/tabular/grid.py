@@ -1,4 +1,4 @@
-"""The grid of the real data sets."""
+"""The grid of the real datasets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rsoftmax_lab.comparison.training import Training
 
 @dataclass(frozen=True)
 class Run(Training):
-    """One method on one data set."""
+    """One method on one dataset."""
 
     PLACE = ("dataset",)
 
@@ -24,7 +24,7 @@ class Run(Training):
 
 
 def grid(datasets: Sequence[str], seeds: int = 3) -> list[Run]:
-    """Every method on every data set."""
+    """Every method on every dataset."""
     return _grid(datasets, seeds)
 
 

@@ -1,4 +1,4 @@
-"""One run on a real data set."""
+"""One run on a real dataset."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ from rsoftmax_lab.running.runs import Row
 
 
 def run(folder: Path, run: Run) -> Row:
-    """Train and score; returns the row of a run on a data set of the folder."""
+    """Train and score; returns the row of a run on a dataset of the folder."""
     return train_and_score(run, load(folder, run.dataset, run.validation_share, run.seed))

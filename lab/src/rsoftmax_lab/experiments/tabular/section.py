@@ -1,4 +1,4 @@
-"""The report's section on the real data sets."""
+"""The report's section on the real datasets."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ NEAR = 0.5  # points of F1 below the best
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Tables of scores, and the data sets where ours is the best or close to it."""
+    """Tables of scores, and the datasets where ours is the best or close to it."""
     comparison = Comparison.of(found["tabular"].alike(notice))
 
     def table(several: Iterable[Predictor], split: str, average: str = "micro") -> Table:

@@ -23,7 +23,7 @@ class Run(BaseRun):
         max_tokens: texts are truncated to this many tokens.
         rows: the number of rows of each split; None for all.
         model: the encoder's name.
-        data: the name of the data set's folder.
+        data: the name of the dataset's folder.
     """
 
     PLACE = ("data",)

@@ -27,7 +27,7 @@ def run(model: str, data: Path, out: Path, run: Run) -> Row:
 
     Args:
         model: the encoder's folder or hub id.
-        data: the folder of the data set.
+        data: the folder of the dataset.
         out: the folder of results, with cached features and checkpoints.
         run: the settings.
     """

@@ -10,14 +10,14 @@ from rsoftmax_lab.running.options import Seeds, Sweep
 
 
 def users(
-    data: Annotated[Path, typer.Option(help="A folder with one folder per data set, in Mulan's ARFF format.")],
-    only: Annotated[list[str] | None, typer.Option(help="A data set to run; repeatable. Default: all.")] = None,
+    data: Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")],
+    only: Annotated[list[str] | None, typer.Option(help="A dataset to run; repeatable. Default: all.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="A method; repeatable. Default: all.")] = None,
     seeds: Seeds = 3,
     *,
     sweep: Sweep,
 ) -> None:
-    """Classifiers with default settings on real data sets."""
+    """Classifiers with default settings on real datasets."""
     from functools import partial
 
     from rsoftmax_lab.experiments import mulan

@@ -1,4 +1,4 @@
-"""A real data set: all training rows, and the test rows."""
+"""A real dataset: all training rows, and the test rows."""
 
 from pathlib import Path
 

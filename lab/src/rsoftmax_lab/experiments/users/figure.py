@@ -23,7 +23,7 @@ def draw(ranks: Mapping[str, Ranks], ours: set[str], path: Path) -> None:
     figure, rows = panels(len(ranks), 1, width=10.5, height=4.2 * len(ranks))
     for (axis,), (average, found) in zip(rows, ranks.items(), strict=True):
         _panel(axis, found, ours)
-        axis.set_title(f"{average}-F1: mean rank over {found.sets} data sets (1 is best)", fontsize=11, pad=14)
+        axis.set_title(f"{average}-F1: mean rank over {found.sets} datasets (1 is best)", fontsize=11, pad=14)
     save(figure, path)
 
 

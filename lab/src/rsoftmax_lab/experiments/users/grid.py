@@ -17,7 +17,7 @@ SCORES = shapes.fields({"test": shapes.fields(dict.fromkeys(MEASURES, shapes.num
 
 @dataclass(frozen=True)
 class Run(BaseRun):
-    """One model on one data set; ``rows`` is the number of training rows, 0 for all."""
+    """One model on one dataset; ``rows`` is the number of training rows, 0 for all."""
 
     PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
@@ -38,7 +38,7 @@ class Run(BaseRun):
 
 
 def grid(datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None = None) -> list[Run]:
-    """Every model, or the given ones, on every data set."""
+    """Every model, or the given ones, on every dataset."""
     return _grid(datasets, seeds, methods or METHODS)
 
 

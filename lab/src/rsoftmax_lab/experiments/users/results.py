@@ -25,8 +25,8 @@ UNRANKED = (ONE_FIT, OUT_OF_BAG, TUNED_CV)  # variants; TunedThresholdClassifier
 RANKED = tuple(one for one in PREDICTORS if one.rule not in UNRANKED)
 NETWORK, BOTH = Predictor("net", EXPECTED_F1), Predictor("net_forest", EXPECTED_F1)
 BCE = Predictor("bce", TUNED)
-LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the required median over data sets
-WORST = -0.3  # on any data set
+LEADS = {"micro": 0.5, "macro": 1.0, "samples": 2.0}  # the required median over datasets
+WORST = -0.3  # on any dataset
 
 
 def title(one: Predictor) -> str:
@@ -36,7 +36,7 @@ def title(one: Predictor) -> str:
 
 
 def ranks(comparison: Comparison, average: str) -> Ranks | None:
-    """Mean ranks over the data sets on which all predictors have a score."""
+    """Mean ranks over the datasets on which all predictors have a score."""
     means = {one: [comparison.mean(one, [point], "test", average) for point in comparison.points()] for one in RANKED}
     whole = [place for place, column in enumerate(zip(*means.values(), strict=True)) if all(column)]
     table = {title(one): [mean.value for i in whole if (mean := row[i])] for one, row in means.items()}
@@ -44,12 +44,12 @@ def ranks(comparison: Comparison, average: str) -> Ranks | None:
 
 
 class _Goal(NamedTuple):
-    """A goal for a number that each data set has.
+    """A goal for a number that each dataset has.
 
     Attributes:
         text: the goal in words.
-        number: the number of a data set.
-        holds: whether the goal is reached, given the known numbers and the number of data sets.
+        number: the number of a dataset.
+        holds: whether the goal is reached, given the known numbers and the number of datasets.
     """
 
     text: str
@@ -58,7 +58,7 @@ class _Goal(NamedTuple):
 
 
 def goals(comparison: Comparison) -> list[Claim]:
-    """The goals, with a number for each data set."""
+    """The goals, with a number for each dataset."""
     found = [
         *_of_network(comparison),
         *_of_any_model(comparison),
@@ -89,7 +89,7 @@ def _of_any_model(comparison: Comparison) -> list[_Goal]:
     against += [(TUNED_CV, "macro", "above the same with TunedThresholdClassifierCV", 0.0)]
     return [
         _Goal(
-            f"{title(Predictor(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one data set",
+            f"{title(Predictor(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one dataset",
             _ahead(comparison, Predictor(model, EXPECTED_F1), [_with_rule(model, rule)], average),
             _on_all_but(1, least),
         )
@@ -107,7 +107,7 @@ def _of_one_fit(comparison: Comparison) -> list[_Goal]:
     once = {Predictor(model, ONE_FIT): model for model in ("forest", "logistic")}
     return [
         _Goal(
-            f"{title(one)} is within 0.5 of five fits in {average}-F1, on all but one data set",
+            f"{title(one)} is within 0.5 of five fits in {average}-F1, on all but one dataset",
             _ahead(comparison, one, [Predictor(model, EXPECTED_F1)], average),
             _on_all_but(1, -0.5),
         )
@@ -120,12 +120,12 @@ def _of_both(comparison: Comparison) -> list[_Goal]:
     others = [other for other in RANKED if other != BOTH]
     return [
         _Goal(
-            f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all data sets",
+            f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all datasets",
             _ahead(comparison, BOTH, others, "micro"),
             _on_all_but(0, -1.0),
         ),
         _Goal(
-            f"{title(BOTH)} is the best in samples-F1, on all but two data sets",
+            f"{title(BOTH)} is the best in samples-F1, on all but two datasets",
             _ahead(comparison, BOTH, others, "samples"),
             _on_all_but(2, 0.0),
         ),
@@ -135,7 +135,7 @@ def _of_both(comparison: Comparison) -> list[_Goal]:
 def _of_calibration(comparison: Comparison) -> list[_Goal]:
     return [
         _Goal(
-            f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one data set (here: BCE's"
+            f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one dataset (here: BCE's"
             " minus ours, in per cent)",
             _ahead(comparison, BCE, [NETWORK], measure),
             _on_all_but(1, 0.0),
@@ -157,7 +157,7 @@ def _weighed(goal: _Goal, points: list[str]) -> Claim:
 
 
 def _on_all_but(exceptions: int, least: float) -> Callable[[list[float], int], bool | None]:
-    """Whether the numbers are high enough; None if that depends on missing data sets."""
+    """Whether the numbers are high enough; None if that depends on missing datasets."""
 
     def holds(numbers: list[float], sets: int) -> bool | None:
         high = sum(number >= least for number in numbers)

@@ -1,4 +1,4 @@
-"""One run: one model on one data set, evaluated with several decision rules."""
+"""One run: one model on one dataset, evaluated with several decision rules."""
 
 import warnings
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Found = dict[str, Labels]  # for each F1, the labels predicted to maximize it
 
 
 def run(folder: Path, run: Run) -> Row:
-    """Fit and score; returns the row of a run on a data set of the folder."""
+    """Fit and score; returns the row of a run on a dataset of the folder."""
     train, test = load(folder, run.dataset, run.rows)
     estimator, rules = METHODS[run.method].make(run.seed), METHODS[run.method].rules
     found: dict[str, dict[str, float]] = {}

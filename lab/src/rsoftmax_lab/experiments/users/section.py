@@ -44,7 +44,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
 
 
 def _table(comparison: Comparison, measure: str) -> Table:
-    """A table with predictors as rows and data sets as columns; rules with the same marginals share a row."""
+    """A table with predictors as rows and datasets as columns; rules with the same marginals share a row."""
     named = {title(one): one for one in PREDICTORS if measure in AVERAGES or one.rule not in (TUNED, TUNED_CV)}
     means = {
         name: [comparison.mean(one, [point], "test", measure) for point in comparison.points()]
