@@ -2,7 +2,7 @@
 // not zero, or dense ones where most weights are not.  The whole matrix of weights is never held.
 //
 // From the bottom up: call.h says where everything lies; products.h multiplies small blocks; row_functions.cpp maps a row,
-// with quantile_hint.h; blocks.h is a block of rows; forward.h and backward.h are the two passes, with dropout.h; this
+// with rows/quantile_hint.h; blocks.h is a block of rows; forward.h and backward.h are the two passes, with dropout.h; this
 // file shares them among threads.
 
 #include "attention.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call.h"
-#include "quantile_hint.h"
+#include "../rows/quantile_hint.h"
 
 namespace rsoftmax {
 

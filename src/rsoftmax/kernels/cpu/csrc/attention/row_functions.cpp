@@ -12,7 +12,7 @@ namespace {
 template <bool with_moments> struct RowStats {
     static constexpr int ways = 4;                                    // independent sums
     float top;
-    Moments moments;
+    Moments<float> moments{};
     long kept;
     bool has_bad = false;                                             // some score is NaN or +inf
 
@@ -30,7 +30,7 @@ template <bool with_moments> struct RowStats {
             for (int k = 0; k < ways; k++) add(k, load(x + i + k * lanes<float>), load(x + i + k * lanes<float>));
         for (; i < n; i += lanes<float>) add(0, load(x + i), iota<float>() < int32_t(n - i) ? load(x + i) : V<float>{});
         top = reduce(maximum(maximum(most[0], most[1]), maximum(most[2], most[3])), maximum);
-        set_moments(sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3]);
+        moments = {sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3], kept};
         if (!std::isfinite(moments.mean)) look_closely(x, n);
     }
 
@@ -47,11 +47,7 @@ private:
         }
         kept = reduce(in, plus);
         has_bad = reduce(bad, [](auto a, auto b) { return a | b; });
-        set_moments(sum, squares);
-    }
-    void set_moments(V<float> sum, V<float> squares) {
-        float mean = reduce(sum, plus) / kept;
-        moments = {mean, with_moments ? std::sqrt(std::max(reduce(squares, plus) / kept - mean * mean, 0.f)) : 0};
+        moments = {sum, squares, kept};
     }
 };
 

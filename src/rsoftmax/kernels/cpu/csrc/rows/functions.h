@@ -22,7 +22,11 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
             for (; from < to; from += lanes<T>) ShortRows<Op, T>(call, from, memory).forward();
             return;
         }
-    for (; from < to; from++) forward<Op, T>(call, from, memory);
+    QuantileHint hint;
+    for (; from < to; from++) {
+        if (call.values) hint = {};                                   // the row before may have another rate
+        forward<Op, T>(call, from, hint, memory);
+    }
 }
 
 template <class Op, class T> long memory_entries(long n) {

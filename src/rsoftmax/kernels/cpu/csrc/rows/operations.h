@@ -5,8 +5,8 @@
 #include "../simd/quotient.h"
 #include "../simd/sums.h"
 #include "entmax.h"
+#include "quantile_hint.h"
 #include "row.h"
-#include "selection.h"
 #include "simplex.h"
 #include "weights.h"
 
@@ -143,12 +143,6 @@ struct RSoftmax : Weighted<RSoftmax> {
         s.hi = found.hi;
         s.f = at.position - j;
     }
-    // copy: the row, followed by -inf to the end of a vector, and room for two rows more.
-    template <class T> static void map(const Row<T>& x, const Parameter& by, RowState& s, T* p, T* copy) {
-        long n = x.n, row = padded<T>(n) + lanes<T>;
-        find_quantile(n, by, s, [&](long j) { return select<T>(copy, n, j, T(s.m), copy + row, copy + 2 * row); });
-        Weighted::map(x, by, s, p, copy);
-    }
 };
 
 // --------------------------------------------------------------------------------------------- p = ([z - tau]+)^power
@@ -243,27 +237,35 @@ template <class T> INLINE long scratch_entries(long n) { return 3 * padded<T>(n)
 // What forward looks at first.
 template <class T> struct Extent {
     T m;                                                              // the maximum
-    long kept;                                                        // counted only if the operation selects
     bool is_empty, has_bad;                                           // nothing is kept; some entry is NaN or +inf
+    long kept;                                                        // the number of kept entries, and their moments:
+    Moments<T> moments;                                               // only if the operation selects
 };
 template <class T, bool selects, bool propagates_nan> INLINE Extent<T> extent_of(const Row<T>& x, T* copy) {
-    V<T> top = splat(-inf<T>);
+    V<T> top = splat(-inf<T>), sum{}, squares{};
     I<T> removed{}, bad{};
     each_vector<T>(x.n, [&](long i, long left) {
         V<T> a = x(i, left);
         top = maximum(top, a);
         if (selects) {
             store(copy + i, a);
-            removed -= a == -inf<T>;
+            I<T> is_removed = a == -inf<T>;
+            V<T> inside = is_removed ? V<T>{} : a;
+            removed -= is_removed;
+            sum += inside;
+            squares += inside * inside;
         }
         if (!propagates_nan) bad |= ~(a < inf<T>);
     });
     T m = reduce(top, maximum);
     if (m == -inf<T>) for (long i = 0; i < x.n; i += lanes<T>) bad |= ~(x(i) < inf<T>);   // empty, or nothing but NaN
-    return {m, padded<T>(x.n) - long(reduce(removed, plus)), m == -inf<T>, reduce(bad, plus) != 0};
+    Extent<T> extent{m, m == -inf<T>, reduce(bad, plus) != 0, padded<T>(x.n) - long(reduce(removed, plus)), {}};
+    if (selects) extent.moments = {sum, squares, extent.kept};
+    return extent;
 }
 
-template <class Op, class T> void forward(const RowsCall& call, long row, T* scratch) {
+// The scratch of an operation that selects begins with a copy of the row, followed by -inf to the end of a vector.
+template <class Op, class T> void forward(const RowsCall& call, long row, QuantileHint& hint, T* scratch) {
     Row<T> x(call, row);
     T* p = (T*)call.p + row * call.n;
     Parameter by = call.parameter(row);
@@ -273,7 +275,13 @@ template <class Op, class T> void forward(const RowsCall& call, long row, T* scr
     if (is_nan || extent.is_empty) {
         std::fill(p, p + call.n, is_nan ? T(NAN) : T(0));
         s.kept = 0;
-    } else Op::map(x, by, s, p, scratch);
+    } else {
+        long n = call.n, room = padded<T>(n) + lanes<T>;
+        if constexpr (Op::selects) Op::find_quantile(n, by, s, [&](long j) {
+            return select_near(hint, scratch, n, j, extent.m, extent.moments, scratch + room, scratch + 2 * room);
+        });
+        Op::map(x, by, s, p, scratch);
+    }
     if (call.states) call.states[row] = s;
 }
 
