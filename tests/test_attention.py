@@ -330,6 +330,10 @@ def test_dropout_is_the_same_in_backward_and_keeps_the_mean() -> None:
     q, k, v = (x.detach() for x in inputs)
     many = torch.stack([sparse_attention(q, k, v, r=RATE, dropout_p=0.4) for _ in range(400)])
     assert not torch.equal(many[0], many[1])
+    for path in (nullcontext(), use_kernels("reference")):  # heads with the same inputs drop other weights
+        with path:
+            alike = sparse_attention(*(x[:, :1].expand(-1, 2, -1, -1) for x in (q, k, v)), r=RATE, dropout_p=0.4)
+            assert not torch.equal(alike[:, 0], alike[:, 1])
     assert_close(many.mean(0), sparse_attention(q, k, v, r=RATE), rtol=0, atol=0.3)
     assert sparse_attention(q, k, v, r=RATE, dropout_p=1.0).count_nonzero() == 0
 
