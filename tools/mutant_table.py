@@ -348,11 +348,6 @@ AREAS = {
                 "return kind",
             ),
             Fault(
-                "settings are replaced first",
-                "key=lambda path: path.name == SETTINGS",
-                "key=lambda path: path.name != SETTINGS",
-            ),
-            Fault(
                 "damaged settings are not noticed", "except (OSError, ValueError, RecursionError):", "except OSError:"
             ),
         ],

@@ -226,13 +226,13 @@ def _commit(folder: Path, staged: Path) -> None:
 
 
 def _publish(folder: Path) -> None:
-    """Put the files of the committed version in their places, the settings last; files that it lacks are deleted."""
+    """Put the files of the committed version in their places; files that it lacks are deleted."""
     committed = folder / COMMITTED
     if not committed.is_dir():
         return
     for name in _own(folder) - _names(committed) - {CARD}:
         (folder / name).unlink(missing_ok=True)
-    for path in sorted(_files(committed), key=lambda path: path.name == SETTINGS):
+    for path in _files(committed):
         target, link = folder / path.relative_to(committed), folder / _unfinished_name()
         target.parent.mkdir(parents=True, exist_ok=True)
         _link(path, link)
