@@ -118,7 +118,10 @@ def build_faulty_kernels(area: Area, scratch: Path) -> None:
     setup = scratch / "setup.py"
     setup.write_text(setup.read_text().replace("in LEVELS.items()", 'in [("avx2", AVX2)]'))
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=scratch, env={**os.environ, "CFLAGS": f"-include {header}"}, check=True)
+    flags = dict.fromkeys(
+        ("CFLAGS", "CXXFLAGS"), f"-include {header}"
+    )  # releases of setuptools differ in which they read
+    subprocess.run(command, cwd=scratch, env=os.environ | flags, check=True)
     if not list(home.glob("*.so")):
         raise SystemExit("the kernels with faults were not built")
 
