@@ -65,9 +65,9 @@ def run_tests(scratch: Path, area: Area, all_tests: bool, fault_number: int = 0)
     if process == 0:
         status = 70
         try:
-            status = _run_pytest(
-                scratch, log, [*area.tests, *([] if all_tests or area.marked else ["--short"])], fault_number
-            )
+            short = [] if all_tests or area.marked else ["--short"]
+            built = ["-k", "not baseline"] if area.compiled else []
+            status = _run_pytest(scratch, log, [*area.tests, *short, *built], fault_number)
         except BaseException:
             traceback.print_exc()
         finally:
