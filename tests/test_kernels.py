@@ -209,6 +209,27 @@ def test_a_row_does_not_depend_on_those_beside_it(name: str, level: str) -> None
             assert torch.equal(mapping(x.flip(0)).flip(0), together)
 
 
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("t_softmax", 2.0, (-1.0, math.nan)),
+        ("r_softmax", 0.5, (-0.1, 1.5, math.nan)),
+        ("k_softmax", 3.0, (0.5, math.nan)),
+        ("entmax", 1.5, (0.5, 5.0, math.nan)),
+    ],
+)
+def test_a_value_out_of_range_makes_its_row_nan_and_no_other(
+    name: str, good: float, bad: tuple[float, ...], level: str
+) -> None:
+    """The library itself, without the checks before it: in graphs nobody looks at values."""
+    for n in (20, 700):
+        x = torch.randn(len(bad) + 2, n, generator=torch.Generator().manual_seed(0))
+        p, _ = cpu_rows.forward(name, x, torch.tensor([[good], *([v] for v in bad), [good]]), None, {}, False)
+        with case(n):
+            assert p[1:-1].isnan().all()
+            assert torch.equal(p[[0, -1]], cpu_rows.forward(name, x[[0, -1]], good, None, {}, False)[0])
+
+
 def test_entmax_above_two_equals_the_reference_as_far_as_it_is_determined(level: str) -> None:
     """An entry at the threshold leaves zero with an infinite slope: a rounding error e there is e^(1 / (alpha - 1))."""
     for alpha, dtype in product((2.1, 3.0, 4.0), (torch.float32, torch.float64)):
