@@ -11,6 +11,8 @@ from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
 COLUMNS = 3
 FLOOR = 1e-5  # smaller errors are drawn here
+HEIGHT = 0.055  # of a label, as a fraction of its panel
+LINE = {"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6, "shrinkB": 4}
 KINDS = {
     "calibrated": ("#c1121f", "*"),
     "distance t, edge 0 or 1": ("#1d4e89", "o"),
@@ -46,12 +48,26 @@ def _panel(axis: Axes, settings: Mapping[str, Mapping[str, Any]]) -> None:
         colour, marker = KINDS[kind_of(name)]
         error = max(row["error"], FLOOR)
         axis.plot(row["time"], error, marker, color=colour, label=kind_of(name), markersize=11 if marker == "*" else 6)
-        text = f"{name.split(',')[0].split('_softmax ')[-1]}, {row['zeros']:.0%}"
-        axis.annotate(text, (row["time"], error), (6, 3), textcoords="offset points", fontsize=7)
     axis.axvline(1.0, color="#999999", linestyle=":", linewidth=1)
     axis.set_yscale("log")
-    axis.margins(0.2)
+    axis.margins(0.15)
     tidy(axis)
+    _label(axis, settings)
+
+
+def _label(axis: Axes, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """A column of texts at the right, in the order of the errors, with a line from each to its point."""
+    axis.autoscale_view()
+    ordered = sorted(settings.items(), key=lambda item: float(item[1]["error"]))
+    points = [(row["time"], max(row["error"], FLOOR)) for _, row in ordered]
+    heights = [y for _, y in (axis.transScale + axis.transLimits).transform(points)]
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + HEIGHT)
+    for i in reversed(range(len(heights))):
+        heights[i] = min(heights[i], 1 - HEIGHT * (len(heights) - 1 - i))
+    for (name, row), point, height in zip(ordered, points, heights, strict=True):
+        text = f"{name.split(',')[0].split('_softmax ')[-1]}, {row['zeros']:.0%}"
+        axis.annotate(text, point, (1.02, height), textcoords="axes fraction", fontsize=7, va="center", arrowprops=LINE)
 
 
 def kind_of(setting: str) -> str:
