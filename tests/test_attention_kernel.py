@@ -131,6 +131,12 @@ def test_numbers_and_gradients_are_those_of_the_blocks(mapping: str) -> None:
                 assert_same_as_blocks(leaves, *leaves[:3], mapping=mapping, **options, **EXAMPLES.get(mapping, {}))
 
 
+def test_the_kernel_drops_the_same_weights_as_the_blocks() -> None:
+    """Half a million weights, so that one draw of 65,536 that is read otherwise would show."""
+    leaves = qkv((1, 6, 1, 300, 300, 16, 16))
+    assert_same_as_blocks(leaves, *leaves, mapping="softmax", dropout_p=0.5)
+
+
 @pytest.mark.parametrize(
     ("mapping", "letter"), [("r_softmax", "r"), ("t_softmax", "t"), ("k_softmax", "k"), ("entmax", "alpha")]
 )

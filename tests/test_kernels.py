@@ -209,6 +209,14 @@ def test_a_row_does_not_depend_on_those_beside_it(name: str, level: str) -> None
             assert torch.equal(mapping(x.flip(0)).flip(0), together)
 
 
+def test_a_lone_entry_has_a_probability_of_exactly_one(level: str) -> None:
+    t = torch.linspace(0.05, 0.95, 101)[:, None]
+    for n in (20, 700):
+        x = torch.zeros(101, n).index_fill(1, torch.tensor([7]), 1.0)
+        with case(n):
+            assert torch.equal(rsoftmax.t_softmax(x, t), x)
+
+
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
