@@ -23,9 +23,9 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
             return;
         }
     QuantileHint hint;
-    for (; from < to; from++) {
-        if (call.values) hint = {};                                   // the row before may have another rate
-        forward<Op, T>(call, from, hint, memory);
+    for (long row = from; row < to; row++) {
+        if (row > from && call.value(row) != call.value(row - 1)) hint = {};   // of another rate
+        forward<Op, T>(call, row, hint, memory);
     }
 }
 
