@@ -10,7 +10,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.bench import load, ratios, rows, tables
+from rsoftmax_lab.bench import generate, load, ratios, rows, tables
 from rsoftmax_lab.bench.finetuning import LONG
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +41,12 @@ def steps(model_is_long: bool) -> str:
 def generating(dtype: str) -> str:
     found = [row for row in timed("generate") if row["dtype"] == dtype]
     return tables.ratio_table(load("generate"), found, "{length}, {cache}")
+
+
+def whole_model() -> str:
+    benchmark = generate.WITH_MODEL
+    found = rows.read(ROOT / "results" / benchmark.file)
+    return tables.ratio_table(benchmark, found, "{phase}, {length} tokens")
 
 
 def attention(mode: str) -> str:
@@ -170,6 +176,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "one-query-float32": partial(attention, "one query, float32"),
         "one-query-bfloat16": partial(attention, "one query, bfloat16"),
         "attention-machine": partial(machine, "attention"),
+        "whole-model": whole_model,
         "steps": partial(steps, False),
         "long-steps": partial(steps, True),
         "generating-float32": partial(generating, "float32"),
