@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,25 @@ def test_a_save_during_a_load_waits_and_the_load_gets_one_version(
     assert number_of(TableModel.load(tmp_path)) == 1
     save.join()
     assert number_of(TableModel.load(tmp_path)) == 2
+
+
+def test_two_saves_at_the_same_time_do_not_remove_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versioned(1).save(tmp_path)
+    other = threading.Thread(target=versioned(3).save, args=[tmp_path])
+    locked = folders._locked
+
+    def after_a_save(folder: Path, **options: bool) -> AbstractContextManager[None]:
+        if folder.name.startswith(folders.UNFINISHED):  # made, and not locked yet
+            monkeypatch.undo()
+            other.start()
+            other.join(timeout=0.5)
+        return locked(folder, **options)
+
+    monkeypatch.setattr(folders, "_locked", after_a_save)
+    versioned(2).save(tmp_path)
+    other.join()
+    assert number_of(TableModel.load(tmp_path)) in {2, 3}
+    assert names(tmp_path) == FILES
 
 
 @pytest.mark.process

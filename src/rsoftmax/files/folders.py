@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from glob import escape
 from importlib import import_module
@@ -89,8 +89,12 @@ def write(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     staged = folder / _unfinished_name()
     try:
-        staged.mkdir()
-        with _locked(staged, exclusive=True):
+        with ExitStack() as locks:
+            with _locked(
+                folder, exclusive=False
+            ):  # another save, which holds it alone, would take staged for left behind
+                staged.mkdir()
+                locks.enter_context(_locked(staged, exclusive=True))
             yield staged
             _commit(folder, staged)
     finally:

@@ -37,6 +37,6 @@ def draw(curves: dict[str, Curves], path: Path) -> None:
         axis.set_title(TASKS[task].title, fontsize=11)
         axis.set_xlabel("items (grey: in training)", fontsize=9)
         tidy(axis)
-    axes[0].set_ylabel("right answers, %", fontsize=9)
+    axes[0].set_ylabel("accuracy, %", fontsize=9)
     legend(figure, axes, columns=6)
     save(figure, path)
