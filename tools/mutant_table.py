@@ -355,7 +355,11 @@ AREAS = {
     "cpp": Area(
         ["tests/test_kernels.py", "tests/test_attention_kernel.py"],
         [
-            Fault("t_softmax accepts a negative t", "{ return by.value >= 0; }", "{ return FAULT || by.value >= 0; }"),
+            Fault(
+                "r_softmax accepts a rate out of range",
+                "{ return by.is_count ? by.value >= 1 : by.value >= 0 && by.value <= 1; }",
+                "{ return FAULT || (by.is_count ? by.value >= 1 : by.value >= 0 && by.value <= 1); }",
+            ),
             Fault("r_softmax: ties at the top", "s.lo == s.m", "!FAULT && s.lo == s.m"),
             Fault(
                 "r_softmax: the rank is rounded to float",
