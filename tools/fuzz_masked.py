@@ -31,9 +31,13 @@ def check(draw: Draw) -> None:
     with use_kernels(kernels):
         clean = _run(q, _filled(draw, k, removed, 0.0), _filled(draw, v, removed, 0.0), g, options)
         found = _run(q, _filled(draw, k, removed, None), _filled(draw, v, removed, None), g, options)
-    for name, a, b in zip(("output", "dq", "dk", "dv"), found, clean, strict=True):
+    with use_kernels("reference"):
+        k_clean, v_clean = (_filled(draw, x, removed, 0.0).double() for x in (k, v))
+        true = _run(q.double(), k_clean, v_clean, g.double(), options)
+    for name, a, b, truth in zip(("output", "dq", "dk", "dv"), found, clean, true, strict=True):
+        rounding = float((b.double() - truth).abs().max())  # slopes are as steep as scores are near
         with named(name, case):
-            assert_close(a, b, rtol=1e-6, atol=1e-6)
+            assert_close(a, b, rtol=1e-6, atol=1e-6 + 4 * rounding)
 
 
 def _kind(mask: Tensor | None) -> str:

@@ -759,7 +759,7 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
         assert image.size[0] > 800
     before = one.read_bytes()
     for place, message in (
-        (one, "holds the images"),
+        (one, "is an input"),
         (tmp_path / "one.xyz", "must end in one of "),
     ):
         assert message in rsoftmax("predict", str(saved), str(one), "--show", str(place), code=2)
