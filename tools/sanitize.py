@@ -49,9 +49,7 @@ def main() -> None:
             "ASAN_OPTIONS": "detect_leaks=0",  # Python itself keeps memory until the end
         }
         options = ["-p", "no:cacheprovider", "--override-ini=addopts=-q"]
-        rows = (
-            "native_equals or adversarial or side_by_side or fuzz or misleads or strided or threads_change or broadcast"
-        )
+        rows = "native_equals or adversarial or side or fuzz or misleads or strided or threads_change or broadcast"
         for tests in (["tests/test_kernels.py", "-k", rows], ["tests/test_attention_kernel.py"]):
             for level in levels():
                 print(f"{tests[0]}, ATEN_CPU_CAPABILITY={level}", flush=True)
