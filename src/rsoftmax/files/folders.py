@@ -90,9 +90,8 @@ def write(folder: Path) -> Iterator[Path]:
     staged = folder / _unfinished_name()
     try:
         with ExitStack() as locks:
-            with _locked(
-                folder, exclusive=False
-            ):  # another save, which holds it alone, would take staged for left behind
+            # A save that commits holds the folder alone, and would delete a staged folder that is not locked yet.
+            with _locked(folder, exclusive=False):
                 staged.mkdir()
                 locks.enter_context(_locked(staged, exclusive=True))
             yield staged

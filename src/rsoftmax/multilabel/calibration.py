@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 CHUNK = 2**24  # entries whose labels are fitted at once
-SAMPLE = 2**21  # entries from which the common line is fitted
+SAMPLE = 2**21  # entries that choose how scores are standardised, and from which the common line is fitted
 STEPS, HALVINGS = 200, 40
 TOLERANCE = 1e-10  # of the expected decrease, relative to the loss
 RIDGE = 1e-9  # makes the minimum unique where all scores are equal

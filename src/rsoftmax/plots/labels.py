@@ -55,13 +55,13 @@ def draw_labels(
         left, right = figure.subplots(1, 2)
         left.set_axis_off()
         left.set_title(", ".join(map(printable, list(found)[:6])) or "no label", fontsize=12, wrap=True)
-        below = {"transform": left.transAxes, "va": "top"}
+        placement = {"transform": left.transAxes, "va": "top"}
         if isinstance(item, str):
             lines = wrap(printable(item), width=52, max_lines=16, placeholder=" …")
-            left.text(0, 0.96, "\n".join(lines), fontsize=10, **below)
+            left.text(0, 0.96, "\n".join(lines), fontsize=10, **placement)
         else:
             left.imshow(item)
-            left.text(0.5, -0.02, printable(name), ha="center", fontsize=8, color="#777", **below)
+            left.text(0.5, -0.02, printable(name), ha="center", fontsize=8, color="#777", **placement)
         _draw_bars(right, {**found, **runners_up}, set(found))
 
 
