@@ -28,6 +28,7 @@ from rsoftmax_lab.experiments.glue.grid import Run
 from rsoftmax_lab.experiments.glue.results import Difference, by_task, chosen
 from rsoftmax_lab.experiments.glue.section import PAPER
 from rsoftmax_lab.experiments.glue.step_time import step_time
+from rsoftmax_lab.experiments.rates import grid as rates
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal, rows
 from rsoftmax_lab.running.runs import differences, key, settings
@@ -386,24 +387,26 @@ def step_trial(r: float | None, seed: int, dev: float, ratio: float) -> str:
 
 
 def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tmp_path: Path) -> None:
-    lines = [step_trial(0.9, 0, 0.5, 0.8), step_trial(None, 0, 0.6, 1.0), step_trial(0.9, 1, 0.6, 0.9)]
+    lines = [step_trial(0.5, 0, 0.5, 0.9), step_trial(None, 0, 0.6, 1.0), step_trial(0.9, 0, 0.5, 0.8)]
+    lines += [trial("RTE", "r_softmax", 0.9, 2e-5, 1, 0.5, 0.6)]  # another seed, which is not timed
     untimed = trial("RTE", "r_softmax", 0.3, 2e-5, 0, 0.5, 0.5)
     of_another_learning_rate = step_trial(0.9, 0, 0.1, 0.1).replace('"mapping"', '"lr": 0.001, "mapping"')
     of_another_mapping = step_trial(0.9, 0, 0.1, 0.1).replace('"r_softmax", "r": 0.9', '"sparsemax"')
     lines += [untimed, of_another_learning_rate, of_another_mapping.replace("0.1", "0.3")]
-    (tmp_path / "rates.jsonl").write_text("\n".join([*lines, ""]))
+    lines += [step_trial(0.5, 0, 0.5, 0.9).replace("RTE", "MRPC")]  # a task with a single rate
+    (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
     written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert "| attention | RTE: accuracy | RTE: time | RTE: zeros |" in text
+    text = written.sections["rates"].text
+    assert "| attention | RTE: accuracy | RTE: difference | RTE: time | RTE: zeros, % |" in text
     for cells in (
-        "| softmax | 60.00 | 1.00 | 0.00 |",
-        "| sparsemax | 30.00 | 0.30 | 90.00 |",
-        "| r-softmax, r = 0.9 | 55.00 ± 7.07 | 0.85 ± 0.07 | 90.00 ± 0.00 |",
+        "| softmax | 60.00 |  | 1.00 | 0.0 |",
+        "| sparsemax | 30.00 | -30.00 | 0.30 | 90.0 |",
+        "| r-softmax, r = 0.9 | 55.00 ± 7.07 | -10.00 | 0.80 | 90.0 |",
     ):
         assert cells in text
     assert "r = 0.3" not in text
-    assert "Table 2" not in text
-    assert [path.name for path in written.files if path.suffix == ".png"] == ["glue-times.png"]
+    assert "MRPC" not in text
+    assert "rates.png" in {path.name for path in written.files}
 
 
 def test_the_report_says_which_rows_of_table_2_were_written_by_an_earlier_version(tmp_path: Path) -> None:
@@ -416,33 +419,40 @@ def test_the_report_says_which_rows_of_table_2_were_written_by_an_earlier_versio
     assert "before version" not in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_the_grid_of_rates_has_one_recipe_and_a_run_for_each_rate() -> None:
-    runs = glue.rates_grid(seeds=2)
-    assert len(runs) == len(set(runs)) == 2 * 2 * 5
-    assert [(run.seed, run.task, run.r) for run in runs[:6]] == [
-        *((0, "RTE", r) for r in (None, 0.2, 0.5, 0.75, 0.9)),
-        (0, "SST-2", None),
+def test_the_grid_of_rates_is_a_part_of_table_2_with_one_recipe() -> None:
+    runs = rates.grid(seeds=2, epochs=2)
+    assert len(runs) == len(set(runs)) == 2 * 2 * 6
+    assert [(run.seed, run.task, run.r, run.t, run.k, run.edge) for run in runs[:9] if run.task == "RTE"] == [
+        *((0, "RTE", r, None, None, None) for r in (None, 0.2, 0.5, 0.9)),
     ]
+    assert [(run.t, run.k, run.edge) for run in runs[8:10]] == [(4.12, None, 1.0), (None, 8.0, 1.0)]
+    assert [run.seed for run in runs] == [0] * 12 + [1] * 12
     assert len({key(settings(run) | {"lr": run.lr}) for run in runs}) == 1
+    assert set(glue.grid(("RTE",), ("softmax",), (1e-4,), epochs=2, validation_samples=0)) < set(runs)
 
 
 @pytest.mark.train
-def test_reproduce_rates_writes_rows_that_say_how_long_a_step_takes(encoder: Path, data: Path, tmp_path: Path) -> None:
-    words = ["reproduce", "rates", "--quick", "--jobs", "1", "--r", "0.5", "--max-train-samples", "40", "--seeds", "2"]
+def test_reproduce_rates_shares_rows_with_table_2_and_times_the_first_seed(
+    encoder: Path, data: Path, tmp_path: Path
+) -> None:
+    common = ["--quick", "--jobs", "1", "--max-train-samples", "40", "--seeds", "2", "--validation-samples", "0"]
+    common += ["--model", str(encoder), "--data", str(data), "--out", str(tmp_path)]
+    table2 = reproduce(*common, "--task", "RTE", "--mapping", "softmax", "--lr", "1e-4")
+    assert table2.exit_code == 0, table2.output
     answer = CliRunner().invoke(
-        app, [*words, "--model", str(encoder), "--data", str(data), "--out", str(tmp_path)], catch_exceptions=False
+        app, ["reproduce", "rates", *common, "--r", "0.5", "--r", "0.9"], catch_exceptions=False
     )
     assert answer.exit_code == 0, answer.output
-    assert "Growing rates" in answer.output
-    found = rows.read(tmp_path / "rates.jsonl", Run, pytest.fail)
-    assert [(run.mapping, run.r, run.seed) for run, _ in found] == [
-        (mapping, r, seed) for seed in (0, 1) for mapping, r in (("softmax", None), ("r_softmax", 0.5))
-    ]
-    for _, row in found:
+    assert "2 of 10 runs are already in" in plain(answer.output)
+    assert "Speed and quality" in answer.output
+    found = rows.read(tmp_path / "glue.jsonl", Run, pytest.fail)
+    methods = [("softmax", None), ("r_softmax", 0.5), ("r_softmax", 0.9), ("t_softmax", None), ("k_softmax", None)]
+    assert {(run.mapping, run.r, run.seed) for run, _ in found} == {(*one, seed) for seed in (0, 1) for one in methods}
+    for run, row in found:
         assert row["rows"] == {"train": 40, "validation": 0, "dev": 30}
-        assert row["step"].keys() == {"seconds", "sdpa_seconds", "ratio"}
-        assert min(row["step"].values()) > 0
         assert row["version"] == rsoftmax.__version__
+        assert ("step" in row) == (run.seed == 0)
+        assert min(row.get("step", {"none": 1}).values()) > 0
 
 
 def test_timing_a_step_leaves_the_network_as_it_is(encoder: Path) -> None:

@@ -8,8 +8,8 @@ from encoders import TEXTS
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments.pretrained.figure import KINDS, kind_of
 from rsoftmax_lab.experiments.pretrained.grid import SETTINGS, arguments
+from rsoftmax_lab.experiments.rates.figure import KINDS, kind_of
 
 
 def rsoftmax(*words: object, code: int = 0) -> str:
@@ -34,8 +34,10 @@ def test_settings_and_calibrated_folders_are_measured_once_and_reported(text_enc
     assert found["calibrated, sparse"]["zeros"] > 0
     assert "1 of 1 runs are already in" in rsoftmax(*words)
     rsoftmax("report", "--results", out, "--out", tmp_path / "report")
-    assert "## Pretrained models without training" in (tmp_path / "report" / "report.md").read_text()
-    assert (tmp_path / "report" / "pretrained.png").exists()
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "## Pretrained models without training" in report
+    assert "![Quality against time](rates.png)" in report
+    assert (tmp_path / "report" / "rates.png").exists()
     assert "is not a calibrated model" in rsoftmax(*given, "--calibrated", text_encoder, "--out", out, code=2)
     assert "there is no mapping 'softmin'" in rsoftmax(*given, "--setting", "softmin t=1", "--out", out, code=2)
 

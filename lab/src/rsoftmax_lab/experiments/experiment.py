@@ -30,10 +30,12 @@ class Experiment:
     Attributes:
         folder: its name in this package.
         commands: the names of its commands; ``rsoftmax reproduce NAME`` writes its rows to ``NAME.jsonl``.
+        shows: the experiments whose rows its section shows, if it has none of its own; then without data.py and run.py.
     """
 
     folder: str
     commands: tuple[str, ...]
+    shows: "tuple[Experiment, ...]" = ()
 
     def command(self, name: str) -> Callable[..., None]:
         """The function behind ``rsoftmax reproduce NAME``."""
@@ -44,6 +46,8 @@ class Experiment:
         """The finished runs in a results folder, by command; commands without runs are omitted."""
         from rsoftmax_lab.running import rows
 
+        if self.shows:
+            return {name: trials for one in self.shows for name, trials in one.read(results, notice).items()}
         run = self._file("grid").Run
         found = {name: rows.read(results / f"{name}.jsonl", run, notice) for name in self.commands}
         return {name: trials for name, trials in found.items() if len(trials)}

@@ -1,4 +1,4 @@
-"""The grids of Table 2 and of growing rates."""
+"""The grid of Table 2."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,6 @@ from rsoftmax_lab.running.runs import BaseRun
 COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
 LEARNING_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4)
 RATES = (0.05, 0.1, 0.15, 0.2, 0.5)
-RECIPE: dict[str, Any] = {
-    "mappings": ("softmax", "r_softmax"),
-    "learning_rates": (1e-4,),
-    "rates": (0.2, 0.5, 0.75, 0.9),
-    "validation_samples": 0,
-}
-"""The grid of rates: softmax is r = 0. One recipe for all rates, without selection or held-out rows."""
 
 OWN = ("t", "k")  # parameters that are constant during training
 SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
@@ -138,16 +131,6 @@ def quick_grid(tasks: Sequence[str] = ("MRPC", "RTE"), **rest: Any) -> list[Run]
     """A grid with few rows, one epoch and one point of the paper's grid."""
     small = {"learning_rates": (5e-5,), "rates": (0.15,), "epochs": 1, "max_train_samples": 192, "max_eval_samples": 96}
     return grid(tasks, **{**small, "validation_samples": 64, **rest})
-
-
-def rates_grid(tasks: Sequence[str] = ("RTE", "SST-2"), **rest: Any) -> list[Run]:
-    """Growing rates on two tasks: all rows of RTE, some of SST-2."""
-    return grid(tasks, **{**RECIPE, "max_train_samples": 4000, **rest})
-
-
-def quick_rates_grid(tasks: Sequence[str] = ("RTE",), **rest: Any) -> list[Run]:
-    """A grid with few rows and one epoch."""
-    return quick_grid(tasks, **{**RECIPE, **rest})
 
 
 def takes_r(mapping: str) -> bool:

@@ -83,32 +83,6 @@ class Method(NamedTuple):
 SOFTMAX = Method("softmax")
 
 
-class Point(NamedTuple):
-    """The results of a method over seeds: accuracy and zeros in per cent, time relative to torch's attention."""
-
-    accuracy: Mean
-    time: Mean
-    zeros: Mean
-
-
-def points(trials: Sequence[Trial[Run]]) -> dict[Method, Point]:
-    """The results of each method at the most frequent learning rate, from rows with a step time."""
-    lr = statistics.mode(trial.run.lr for trial in trials)
-    groups: dict[Method, list[Row]] = {}
-    for run, row in trials:
-        if run.lr == lr and "step" in row:
-            groups.setdefault(Method.of(run), []).append(row)
-    return {method: _point(groups[method]) for method in sorted(groups, key=lambda method: method.order)}
-
-
-def _point(rows: Sequence[Row]) -> Point:
-    return Point(
-        accuracy=Mean.of([100 * row["dev"]["accuracy"] for row in rows]),
-        time=Mean.of([row["step"]["ratio"] for row in rows]),
-        zeros=Mean.of([100 * row["sparsity"] for row in rows]),
-    )
-
-
 def lead(trials: Sequence[Trial[Run]], by: str) -> Mean | None:
     """The lead of r-softmax over softmax, over common seeds."""
     mine, other = ({t.run.seed: score(t, "dev") or 0 for t in chosen(trials, n, by)} for n in ("r_softmax", "softmax"))

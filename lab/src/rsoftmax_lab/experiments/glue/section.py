@@ -1,16 +1,13 @@
-"""The report's section on Table 2 and growing rates."""
+"""The report's section on Table 2."""
 
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from rich.table import Table as RichTable
 
 from rsoftmax_lab.experiments.glue import figure, results
 from rsoftmax_lab.experiments.glue.data import TASKS
 from rsoftmax_lab.experiments.glue.grid import COMPARED, Run
-from rsoftmax_lab.experiments.glue.results import Method, Point, chosen
+from rsoftmax_lab.experiments.glue.results import chosen
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import Mean, signed
 from rsoftmax_lab.report.table import Table, best_in_bold
@@ -30,57 +27,29 @@ SELECTED = {"dev": "selected on dev, as in the paper", "validation": "selected o
 Tasks = dict[str, list[Trial[Run]]]  # the trials of each task
 
 
-class Part(NamedTuple):
-    """The results of one command: values for the template, the summary table, and a figure."""
-
-    values: dict[str, Any]
-    summary: RichTable
-    figure: Path
-
-
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
-    """Table 2 and growing rates, each if it has rows."""
-    parts = {name: PARTS[name](results.by_task(trials, notice), out) for name, trials in found.items()}
-    text = render(__package__, **{name: parts[name].values if name in parts else None for name in PARTS})
-    return Section(text, next(iter(parts.values())).summary, [part.figure for part in parts.values()])
-
-
-def _table2(tasks: Tasks, out: Path) -> Part:
     """The paper's accuracies next to ours, the selected settings, the effect of r, and differences paired by seed."""
-    pairs = _paired(tasks)
-    tasks = _papers(tasks) or tasks
+    every = results.by_task(found["glue"], notice)
+    tasks = _papers(every) or every
     curves = {task: results.curve(some) for task, some in tasks.items()}
     path = out / "glue-rates.png"
     figure.draw(curves, {task: results.standard_error(some) for task, some in tasks.items()}, PAPERS_R, path)
     with_f1 = {task: some for task, some in tasks.items() if TASKS[task].f1}
     accuracy = _with_published(tasks)
-    values = {
-        "models": _models(tasks),
-        "setup": _setup(tasks),
-        "unnamed": _unnamed(tasks),
-        "accuracy": accuracy,
-        "lead": _lead(tasks),
-        "selected": [(name, _table(tasks, by, _selected)) for by, name in SELECTED.items()],
-        "f1": [(name, _table(with_f1, by, lambda some: results.mean(some, "f1"))) for by, name in SELECTED.items()],
-        "zeros": _table(tasks, "validation", _zeros),
-        "rates": _by_rate(curves),
-        "paired": pairs,
-    }
-    return Part(values, accuracy.rich("Accuracy on dev"), path)
-
-
-def _rates(tasks: Tasks, out: Path) -> Part:
-    """Accuracy against time."""
-    points = {task: results.points(some) for task, some in tasks.items()}
-    path = out / "glue-times.png"
-    figure.draw_times(points, {task: results.standard_error(some) for task, some in tasks.items()}, path)
-    table = _points(points)
-    values = {"models": _models(tasks), "setup": _setup(tasks), "table": table}
-    return Part(values, table.rich("Growing rates"), path)
-
-
-PARTS = {"glue": _table2, "rates": _rates}
-"""The parts by command."""
+    text = render(
+        __package__,
+        models=sorted({trial.run.model for some in tasks.values() for trial in some}),
+        setup=_setup(tasks),
+        unnamed=_unnamed(tasks),
+        accuracy=accuracy,
+        lead=_lead(tasks),
+        selected=[(name, _table(tasks, by, _selected)) for by, name in SELECTED.items()],
+        f1=[(name, _table(with_f1, by, lambda some: results.mean(some, "f1"))) for by, name in SELECTED.items()],
+        zeros=_table(tasks, "validation", _zeros),
+        rates=_by_rate(curves),
+        paired=_paired(every),
+    )
+    return Section(text, accuracy.rich("Accuracy on dev"), [path])
 
 
 def _papers(tasks: Tasks) -> Tasks:
@@ -160,19 +129,6 @@ def _selected(trials: Sequence[Trial[Run]]) -> str:
 
 def _zeros(trials: Sequence[Trial[Run]]) -> Mean:
     return Mean.of([100 * trial.row["sparsity"] for trial in trials])
-
-
-def _points(points: dict[str, dict[Method, Point]]) -> Table:
-    """Accuracy, time and zeros of each method and task."""
-    methods = sorted({one for by_method in points.values() for one in by_method}, key=lambda method: method.order)
-    columns = [f"{task}: {name}" for task in points for name in Point._fields]
-    empty = [""] * len(Point._fields)
-    rows = [[str(one), *(cell for by in points.values() for cell in map(str, by.get(one, empty)))] for one in methods]
-    return Table(["attention", *columns], rows)
-
-
-def _models(tasks: Tasks) -> list[str]:
-    return sorted({trial.run.model for some in tasks.values() for trial in some})
 
 
 def _unnamed(tasks: Tasks) -> str:
