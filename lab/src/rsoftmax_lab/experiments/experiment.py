@@ -54,9 +54,15 @@ class Experiment:
 
     def section(self, results: Path, out: Path, notice: "Notice") -> "Section | None":
         """The section of a results folder, with figures drawn into ``out``; None if there are no rows."""
+        if self.shows:
+            notice = _ignore  # the sections of those experiments have said it
         found = self.read(results, notice)
         section: Section | None = self._file("section").section(found, out, notice) if found else None
         return section
 
     def _file(self, name: str) -> Any:
         return import_module(f".{self.folder}.{name}", __package__)
+
+
+def _ignore(notice: str) -> None:
+    """Drop a notice."""

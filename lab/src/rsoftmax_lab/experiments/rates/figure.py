@@ -32,12 +32,13 @@ class Point(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The points of one model by setting; a panel without a band has errors, on a logarithmic scale."""
+    """The points of one model by setting, the titles of the axes, and the band of softmax's standard error."""
 
     title: str
     quality: str
     time: str
     points: Mapping[str, Point]
+    logarithmic: bool = False
     band: tuple[float, float] | None = None
 
 
@@ -57,10 +58,10 @@ def draw(found: Sequence[Panel], path: Path) -> None:
 
 def _draw(axis: Axes, panel: Panel) -> None:
     points = panel.points
-    if panel.band is None:
+    if panel.logarithmic:
         axis.set_yscale("log")
         points = {name: point._replace(quality=max(point.quality, FLOOR)) for name, point in points.items()}
-    else:
+    if panel.band is not None:
         axis.axhspan(*panel.band, color="#555555", alpha=0.12, linewidth=0)
     for name, point in points.items():
         colour, marker = KINDS[kind_of(name)]

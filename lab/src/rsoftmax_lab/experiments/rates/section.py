@@ -14,6 +14,7 @@ from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.rows import Trial, Trials
 
+SEVERAL = 3  # settings in the panel of a pretrained model
 Tasks = dict[str, dict[Method, Paired]]  # the timed methods of each task
 
 
@@ -24,7 +25,7 @@ def section(found: dict[str, Trials[Any]], out: Path, notice: Notice) -> Section
     tasks = {task: _timed(some) for task, some in trials.items()}
     places = by_place(found["pretrained"]) if "pretrained" in found else {}
     panels = [_finetuned(task, tasks[task], results.standard_error(trials[task])) for task in tasks]
-    panels += [_pretrained(title, *place) for title, place in places.items() if len(place[1]) > 1]
+    panels += [_pretrained(title, *place) for title, place in places.items() if len(place[1]) >= SEVERAL]
     if not panels:
         return None
     path = out / "rates.png"
@@ -51,12 +52,13 @@ def _finetuned(task: str, methods: dict[Method, Paired], error: float) -> Panel:
     }
     dense = methods[SOFTMAX].accuracy.value if SOFTMAX in methods else None
     band = None if dense is None else (dense - error, dense + error)
-    return Panel(f"{task}, fine-tuned", "accuracy on dev, %", "time of a training step relative to sdpa", points, band)
+    time = "time of a training step relative to sdpa"
+    return Panel(f"{task}, fine-tuned", "accuracy on dev, %", time, points, band=band)
 
 
 def _pretrained(title: str, metric: str, settings: dict[str, Any]) -> Panel:
     points = {name: Point(row["time"], row["error"], row["zeros"]) for name, row in settings.items()}
-    return Panel(title, metric, "time of the whole model relative to sdpa", points)
+    return Panel(title, metric, "time of the whole model relative to sdpa", points, logarithmic=True)
 
 
 def _words(method: Method) -> str:
