@@ -1,6 +1,7 @@
 """GLUE: its files, fine-tuning a tiny random encoder, alone and under torchrun, and Table 2 in the report."""
 
 import json
+import math
 import random
 import re
 import subprocess
@@ -197,6 +198,7 @@ def test_the_grid_is_the_papers() -> None:
         ({"mapping": "r_softmax", "r": 1.5}, r"r must be in \[0, 1\] with r_softmax, got 1.5"),
         ({"mapping": "r_softmax"}, r"r must be in \[0, 1\] with r_softmax, got None"),
         ({"r": 0.5}, "r must not be given with softmax, got 0.5"),
+        ({"mapping": "t_softmax", "edge": math.inf}, "edge must be finite, .*, got inf with t_softmax"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -86,9 +86,10 @@ class Run(BaseRun):
                 raise ValueError(
                     f"{letter} must be above 0 and needs {letter}_softmax, got {value} with {self.mapping}"
                 )
-        if self.edge is not None and not (has_edge(self.mapping) and self.edge >= 0):
+        if self.edge is not None and not (has_edge(self.mapping) and 0 <= self.edge < math.inf):
             raise ValueError(
-                f"edge must be at least 0 and needs a mapping with one, got {self.edge} with {self.mapping}"
+                "edge must be finite, at least 0 and needs a mapping with one; without it weights are the paper's,"
+                f" got {self.edge} with {self.mapping}"
             )
         if not isinstance(self.model, str):
             raise ValueError(f"model must be a name, got {self.model!r}")
