@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizer
+from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizer, TrainerState
 from typer.testing import CliRunner, Result
 
 import rsoftmax
@@ -25,6 +25,7 @@ from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue import grid as glue
 from rsoftmax_lab.experiments.glue import run as finetune
+from rsoftmax_lab.experiments.glue.edge_schedule import EdgeSchedule
 from rsoftmax_lab.experiments.glue.grid import Run
 from rsoftmax_lab.experiments.glue.results import Difference, by_task, chosen
 from rsoftmax_lab.experiments.glue.section import PAPER
@@ -198,6 +199,7 @@ def test_the_grid_is_the_papers() -> None:
         ({"mapping": "r_softmax", "r": 1.5}, r"r must be in \[0, 1\] with r_softmax, got 1.5"),
         ({"mapping": "r_softmax"}, r"r must be in \[0, 1\] with r_softmax, got None"),
         ({"r": 0.5}, "r must not be given with softmax, got 0.5"),
+        ({"mapping": "r_softmax", "r": 0.5, "edge": 1.0, "schedule": "edge"}, "edge must not be given, got 1.0"),
         ({"mapping": "t_softmax", "edge": math.inf}, "edge must be finite, .*, got inf with t_softmax"),
     ],
 )
@@ -222,6 +224,24 @@ def test_same_seed_same_numbers_and_steps_lower_the_loss(encoder: Path, data: Pa
     assert 0.5 <= first["sparsity"] < 0.56  # rates are reached exactly, and rounded up to a whole number of keys
     assert first["train_loss"] < still["train_loss"]
     assert other["train_loss"] != first["train_loss"]
+
+
+def test_the_edge_grows_from_softmax_to_the_papers_weights(encoder: Path) -> None:
+    network = AutoModelForSequenceClassification.from_pretrained(encoder)
+    batch = {"input_ids": torch.randint(45, (4, 9), generator=torch.Generator().manual_seed(0))}
+
+    def answers(edge: float | None) -> torch.Tensor:
+        set_attention(network, "r_softmax", r=0.5, edge=edge)
+        logits: torch.Tensor = network.eval()(**batch).logits
+        return logits
+
+    schedule, found = EdgeSchedule(0.5), []
+    for step in range(4):
+        schedule.on_step_begin(None, TrainerState(global_step=step, max_steps=4), None, model=network)
+        found.append(network.eval()(**batch).logits)
+    for got, edge in zip(found, (4 / 3, 4.0, 12.0, None), strict=True):
+        torch.testing.assert_close(got, answers(edge))
+    assert not torch.allclose(found[0], found[3])
 
 
 def test_one_text_is_enough_and_nothing_need_be_set_aside(encoder: Path, data: Path) -> None:

@@ -31,7 +31,7 @@ class Training:
     epochs: Annotated[
         float | None, typer.Option(help="The number of epochs. Default, as in the paper: 5 for MRPC, 3 for the others.")
     ] = None
-    schedule: Annotated[str | None, typer.Option(help="How r grows: linear, cosine or constant.")] = None
+    schedule: Annotated[str | None, typer.Option(help="How r grows: linear, cosine, constant; or edge.")] = None
     max_train_samples: Annotated[
         int | None, typer.Option(min=1, help="The number of training rows, drawn at random.")
     ] = None

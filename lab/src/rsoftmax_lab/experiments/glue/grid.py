@@ -15,6 +15,7 @@ COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
 LEARNING_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 5e-4)
 RATES = (0.05, 0.1, 0.15, 0.2, 0.5)
 
+EDGE = "edge"  # the schedule in which the edge grows instead of r
 OWN = ("t", "k")  # parameters that are constant during training
 SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
 
@@ -25,6 +26,7 @@ class Run(BaseRun):
 
     Attributes:
         r: the rate at the end of training, for mappings that take one.
+        schedule: how r grows, or "edge": r is constant, and the edge grows to the paper's weights.
         t, k: the parameter of t_softmax or k_softmax, the same from the first step on; None: its example.
         edge: the width of the edge, for mappings that have one; None: the paper's weights.
         max_train_samples: the number of training rows, drawn at random; None for all.
@@ -73,7 +75,7 @@ class Run(BaseRun):
         for what, value, known in (
             ("task", self.task, TASKS),
             ("mapping", self.mapping, ROW_MAPPINGS),
-            ("schedule", self.schedule, SHAPES),
+            ("schedule", self.schedule, (*SHAPES, EDGE)),
         ):
             if value not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}, got {value!r}")
@@ -91,6 +93,8 @@ class Run(BaseRun):
                 "edge must be finite, at least 0 and needs a mapping with one; without it weights are the paper's,"
                 f" got {self.edge} with {self.mapping}"
             )
+        if self.edge is not None and self.schedule == EDGE:
+            raise ValueError(f"with the schedule {EDGE!r} the edge grows; edge must not be given, got {self.edge}")
         if not isinstance(self.model, str):
             raise ValueError(f"model must be a name, got {self.model!r}")
         for what, number in (("epochs", self.epochs), ("lr", self.lr)):

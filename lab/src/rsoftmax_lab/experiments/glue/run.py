@@ -26,7 +26,8 @@ from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
-from rsoftmax_lab.experiments.glue.grid import Run
+from rsoftmax_lab.experiments.glue.edge_schedule import EdgeSchedule
+from rsoftmax_lab.experiments.glue.grid import EDGE, Run
 from rsoftmax_lab.experiments.glue.step_time import step_time
 from rsoftmax_lab.running import ranks
 from rsoftmax_lab.running.runs import Row
@@ -77,7 +78,8 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         )
         trainer.show_progress(tuner, partial(_line, run))
         if run.r is not None:
-            tuner.add_callback(SparsitySchedule(run.r, shape=run.schedule))
+            path = EdgeSchedule(run.r) if run.schedule == EDGE else SparsitySchedule(run.r, shape=run.schedule)
+            tuner.add_callback(path)
         trained = tuner.train()
         scores = {part: _score(tuner, encoded[part], TASKS[run.task].f1) for part in ("validation", "dev")}
     losses = [entry["loss"] for entry in tuner.state.log_history if "loss" in entry]
