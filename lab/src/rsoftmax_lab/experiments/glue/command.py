@@ -27,11 +27,16 @@ class Training:
     r: Annotated[list[float] | None, typer.Option(help="A final rate of r-softmax; repeatable.")] = None
     t: Annotated[float | None, typer.Option(help="The distance t of t_softmax, from the first step on.")] = None
     k: Annotated[float | None, typer.Option(help="The number k of k_softmax, from the first step on.")] = None
-    edge: Annotated[float | None, typer.Option(help="The width of the edge, for mappings that have one.")] = None
+    edge: Annotated[
+        float | None,
+        typer.Option(help="The edge of mappings that have one. Default: the paper's weights; in rates 1 for t and k."),
+    ] = None
     epochs: Annotated[
         float | None, typer.Option(help="The number of epochs. Default, as in the paper: 5 for MRPC, 3 for the others.")
     ] = None
-    schedule: Annotated[str | None, typer.Option(help="How r grows: linear, cosine, constant; or edge.")] = None
+    schedule: Annotated[
+        str | None, typer.Option(help="How r grows: linear, cosine or constant; edge: r is constant, the edge grows.")
+    ] = None
     max_train_samples: Annotated[
         int | None, typer.Option(min=1, help="The number of training rows, drawn at random.")
     ] = None
