@@ -93,7 +93,7 @@ class Run(BaseRun):
                 "edge must be finite, at least 0 and needs a mapping with one; without it weights are the paper's,"
                 f" got {self.edge} with {self.mapping}"
             )
-        if self.edge is not None and self.schedule == EDGE:
+        if self.r is not None and self.edge is not None and self.schedule == EDGE:
             raise ValueError(f"with the schedule {EDGE!r} the edge grows; edge must not be given, got {self.edge}")
         if not isinstance(self.model, str):
             raise ValueError(f"model must be a name, got {self.model!r}")
