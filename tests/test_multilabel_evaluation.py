@@ -48,8 +48,9 @@ def test_a_label_without_rows_has_no_f1_and_is_named() -> None:
 
 def test_unknown_labels_are_ignored() -> None:
     y = torch.tensor([[1.0, torch.nan], [0.0, 1.0]])
-    marginals = torch.tensor([[0.9, 0.9], [0.1, 0.9]])
-    assert evaluate(marginals, marginals > 0.5, y, ["a", "b"]).micro == 1
+    marginals = torch.tensor([[0.9, 0.95], [0.1, 0.9]])
+    scores = evaluate(marginals, marginals > 0.5, y, ["a", "b"])
+    assert scores.micro == scores.precision_at[1] == 1
 
 
 def test_calibrated_marginals_have_no_calibration_error() -> None:

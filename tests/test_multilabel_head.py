@@ -253,6 +253,17 @@ def test_keeping_above_a_threshold_is_t_softmax_or_nothing(row: list[float], thr
     assert_close(p, t_softmax(z, t.item()) if t > 0 else torch.zeros_like(z))
 
 
+def test_a_threshold_in_double_precision_decides_as_given() -> None:
+    """Labels whose log-odds reach it are predicted, also if it lies between two numbers of single precision."""
+    odds = torch.tensor([0.1]).nextafter(torch.tensor([1.0, -1.0])).repeat(3, 1)
+    odds[1] = 0.1
+    for shift in (0, 1, -1, 1e-12, -1e-12):
+        exact = torch.full((2,), odds[1, 0].item(), dtype=torch.float64)
+        threshold = exact.nextafter(exact + shift) if abs(shift) == 1 else exact + shift
+        head = MultiLabelHead(5, 2).set_threshold(threshold)
+        assert (head.decoder.decide(odds).labels == (odds >= threshold)).all(), shift
+
+
 def test_the_count_head_keeps_its_most_probable_number_of_labels() -> None:
     head = head_of("r_softmax", "count")
     z = spread_apart((7, 6))

@@ -148,11 +148,11 @@ def test_texts_in_a_pipeline_behind_it() -> None:
 def test_labels_that_never_or_always_occur_or_once() -> None:
     labels = np.column_stack([Y[TRAIN], np.zeros(200), np.ones(200), np.arange(200) == 7]).astype(int)
     for estimator, average in ((LOGISTIC, "macro"), (FOREST, "samples"), (MultiOutputClassifier(LOGISTIC), "micro")):
-        with pytest.warns(UserWarning, match="labels occur") as caught:
+        with pytest.warns(UserWarning, match="labels (never )?occur") as caught:
             model = behind(estimator, average=average).fit(X[TRAIN], labels)
         said = [str(warning.message) for warning in caught if warning.category is UserWarning]
-        for message, found in zip(said, ("never: 5;", "in one fold only: 7;"), strict=True):
-            assert f"1 of 8 labels occur {found}" in message
+        for message, found in zip(said, ("never occur: 5;", "occur in one fold only: 7;"), strict=True):
+            assert f"1 of 8 labels {found}" in message
         pi = model.predict_proba(X[TEST])
         assert (pi[:, 5] == 0).all()
         assert (pi[:, 6] == 1).all()
@@ -262,6 +262,14 @@ def test_unknown_labels_are_ignored() -> None:
         assert first.score(X[TEST], by_nan[TEST]) == first.score(X[TEST], sp.csr_array(by_nan[TEST]))
         guessed = behind(estimator).fit(X[TRAIN], np.where(hidden, 0, Y)[TRAIN]).predict_proba(X[TEST]).mean()
         assert guessed < first.predict_proba(X[TEST]).mean()
+
+
+def test_a_label_that_is_never_known_is_not_predicted() -> None:
+    gaps = Y.astype(float)
+    gaps[:, 1] = np.nan
+    with pytest.warns(UserWarning, match="1 of 5 labels never occur: 1"):
+        model = behind().fit(X[TRAIN], gaps[TRAIN])
+    assert not model.predict(X[TEST])[:, 1].any()
 
 
 def test_the_cheap_mode_fits_once_and_one_model_can_be_kept() -> None:

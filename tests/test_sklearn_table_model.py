@@ -66,6 +66,11 @@ def test_a_single_label_is_trained_too() -> None:
     table = TableModel.fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, ["u"], n_estimators=2, lr=1e-2, random_state=0)
     rows = table.predict([[0.0], [1.0]], every_label=True)
     assert rows[0]["a"] < rows[1]["a"]
+    known = torch.tensor([[0.0], [1.0]] * 9)
+    gaps = torch.cat([known, torch.full((9, 1), torch.nan)])
+    options = {"names": ["a"], "n_estimators": 2, "lr": 1e-2, "random_state": 0}
+    other = TableModel.fit([[0.0], [1.0]] * 9 + [[0.0]] * 9, gaps, ["u"], **options)
+    assert other.predict([[0.0], [1.0]], every_label=True) == rows
 
 
 def test_rows_must_be_finite_numbers_of_every_feature() -> None:

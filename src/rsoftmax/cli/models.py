@@ -110,8 +110,9 @@ def warn_truncated(model: "Labeller", items: list[Any]) -> None:
     """Tell the user how many texts are truncated."""
     if model.reads != "text":
         return
-    long, most = model.truncated(items), model.about()["max_tokens"]
+    long = model.truncated(items)
     if long:
+        most = model.about()["max_tokens"]
         typer.echo(
             f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"
             f" {long[0] + 1}",

@@ -161,7 +161,7 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
         micro=float(_f1(correct, predicted, y, (0, 1))),
         macro=float(f1.nanmean()),
         samples=float(_f1(correct, predicted, y, 1).mean()),
-        precision_at={k: _precision_at(marginals, y, k) for k in TOP if k < len(names)},
+        precision_at={k: _precision_at(marginals, known, y, k) for k in TOP if k < len(names)},
         brier=curve.brier,
         calibration_error=curve.error,
         labels=[
@@ -178,8 +178,10 @@ def _f1(correct: Tensor, predicted: Tensor, y: Tensor, dims: int | tuple[int, ..
     return torch.where(size == 0, 1.0, 2 * correct.sum(dims).double() / size.clamp(min=1))
 
 
-def _precision_at(marginals: Tensor, y: Tensor, k: int) -> float:
-    return float(y.gather(1, marginals.topk(k, 1).indices).double().mean())
+def _precision_at(marginals: Tensor, known: Tensor, y: Tensor, k: int) -> float:
+    """The fraction of positive entries among the k most probable known ones of each row."""
+    top = marginals.where(known, -1.0).topk(k, 1).indices
+    return float(y.gather(1, top).sum().double() / known.gather(1, top).sum())
 
 
 def _with_absent(one: LabelScores) -> float:

@@ -163,7 +163,7 @@ class MultiLabelHead(nn.Module):
             raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
         decoder = Decoder(self.labels, "micro" if len(threshold) == 1 else "macro").to(self.decoder.threshold.device)
         decoder.calibration, decoder.none = self.decoder.calibration, self.decoder.none
-        decoder.threshold.copy_(threshold).nextafter_(torch.tensor(-torch.inf))  # predicted: above it
+        decoder.threshold.copy_(_below(threshold, decoder.threshold.dtype))  # predicted: above it
         self.decoder = decoder
         return self
 
@@ -171,6 +171,12 @@ class MultiLabelHead(nn.Module):
         """The choices shown by ``repr``."""
         r = "" if self.rule.r is None else f", r={self.rule.r}"
         return f"mapping={self.mapping}, rule={self.rule.name}{r}, loss={self.criterion}"
+
+
+def _below(threshold: Tensor, dtype: torch.dtype) -> Tensor:
+    """The greatest numbers of a dtype below a threshold, which may have a longer dtype."""
+    nearest = threshold.to(dtype)
+    return nearest.where(nearest < threshold, nearest.nextafter(nearest.new_tensor(-torch.inf)))
 
 
 def choose(mapping: str = "auto", loss: str = "auto", rule: str | None = "auto", r: float | None = None) -> Rule:

@@ -170,7 +170,7 @@ def _expected_recall(u: Tensor, y: Tensor, miss: float, by: By) -> Tensor:
         needed = math.ceil(1 / miss - ROUNDING) - 1
     else:  # misses - miss * size of a row is at most (1 - miss) * labels
         weight, budget = y, miss * float(size.sum()) - (1 - miss) * y.shape[1]
-        needed = math.ceil((1 - miss) * y.shape[1] / miss / max(float(size.mean()), 1 / max(len(y), 1)))
+        needed = math.ceil((1 - miss) * y.shape[1] / miss * max(len(y), 1) / max(float(size.sum()), 1))
     if budget < -ROUNDING:
         raise ValueError(_too_few("recall", 1 - miss, len(y), needed))
     return _spend(u.double()[y.bool()], weight[y.bool()], budget)[None]
@@ -224,6 +224,8 @@ def _label_precision(scores: Tensor, y: Tensor, precision: float, delta: float) 
 
 def _bet(u: Tensor, y: Tensor, level: float, delta: float, by: By, what: str) -> Tensor:
     """The best of some candidates whose risk is below ``1 - level`` with confidence, by bets on each row's loss."""
+    if len(u) < 2:
+        raise ValueError(_too_few(what, level, len(u), _rows_for(1 - level, delta)))
     placed = max(int(PLACED * len(u)), 1)
     shares = torch.linspace(0, 1, CANDIDATES + 2, dtype=torch.float64)[1:-1]
     high = u[:placed].double().flatten().sort(descending=True).values

@@ -26,7 +26,7 @@ def fit_features(
 
     Args:
         x: features [rows, d].
-        y: labels [rows, K], 0 or 1, NaN where unknown.
+        y: labels [rows, K], 0 or 1, NaN where unknown; rows without a known label are left out.
         held_out: features and labels of held-out rows, in place of folds.
         names: the names of the labels.
         head: settings of the head.
@@ -39,14 +39,19 @@ def fit_features(
     scale = spread.where(spread > CONSTANT, torch.inf)
     model = SparseLabelClassifier(preprocessing=None, **{**head, **settings})
     check_mergeable(model)
-    validation = None if held_out is None else (((held_out[0] - shift) / scale).numpy(), as_targets(held_out[1]))
-    model.fit(((x - shift) / scale).numpy(), as_targets(y), validation=validation)
+    validation = None if held_out is None else training_rows((held_out[0] - shift) / scale, held_out[1])
+    model.fit(*training_rows((x - shift) / scale, y), validation=validation)
     return merge(model, shift, scale), model.evaluation_.rename(names)
 
 
-def as_targets(y: Tensor) -> Any:
-    """Labels [rows, K] as the classifier takes them; a single label as sets, as one column would mean two classes."""
-    return y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
+def training_rows(x: Tensor, y: Tensor) -> tuple[Any, Any]:
+    """Features and labels as the classifier takes them, without the rows of which no label is known.
+
+    A single label is passed as sets, because one column would mean two classes.
+    """
+    known = ~y.isnan().all(1)
+    x, y = x[known], y[known]
+    return x.numpy(), y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
 
 
 def check_mergeable(model: SparseLabelClassifier) -> None:

@@ -248,11 +248,11 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._targets.one_class:
             return
         in_folds = np.stack([(Y[fold == i] == 1).any(0) for i in np.unique(fold)]).sum(0)
-        for meaning, rare in (("never", in_folds == 0), ("in one fold only", in_folds == 1)):
+        for meaning, rare in (("never occur", in_folds == 0), ("occur in one fold only", in_folds == 1)):
             if rare.any():
                 listed = ", ".join(map(repr, self.classes_[rare][:5].tolist()))
                 warnings.warn(
-                    f"{self._owner}: {rare.sum()} of {len(rare)} labels occur {meaning}: {listed}"
+                    f"{self._owner}: {rare.sum()} of {len(rare)} labels {meaning}: {listed}"
                     f"{', ...' if rare.sum() > 5 else ''}; held-out rows cannot tell how well they are predicted",
                     stacklevel=5,
                 )
@@ -472,8 +472,9 @@ class _MatrixAnswers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def constant_labels(Y: NDArray[Any]) -> Array:
-    """inf for labels that every row has, -inf for labels that no row has, otherwise NaN, [K]."""
-    return np.where((Y != 0).all(0), np.inf, np.where((Y == 1).any(0), np.nan, -np.inf))
+    """inf for labels that every row has, -inf for labels that no row has, otherwise NaN, [K]; NaN in Y is unknown."""
+    some = (Y == 1).any(0)
+    return np.where(some & (Y != 0).all(0), np.inf, np.where(some, np.nan, -np.inf))
 
 
 def _fit_and_score(

@@ -15,7 +15,7 @@ from rsoftmax.files.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_se
 from rsoftmax.multilabel import Average, Labeller, LabelNetwork, Output
 from rsoftmax.multilabel.labeller import Labels, check_lengths, check_names, hold_out, indicator
 from rsoftmax.sklearn.classifier import SparseLabelClassifier
-from rsoftmax.sklearn.ensemble import as_targets, check_mergeable, merge
+from rsoftmax.sklearn.ensemble import check_mergeable, merge, training_rows
 from rsoftmax.sklearn.features import Preprocessing
 
 ROWS_AT_ONCE = 64
@@ -111,7 +111,7 @@ class TableModel(Labeller, nn.Module):
         (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
         model = SparseLabelClassifier(average=average, **settings)
         check_mergeable(model)
-        made = cls.of(model.fit(x[list(kept)].numpy(), as_targets(truth)), features, found, categories)
+        made = cls.of(model.fit(*training_rows(x[list(kept)], truth)), features, found, categories)
         return made if aside is None else made.guarantee([rows[i] for i in aside[0]], aside[1], **(guarantee or {}))
 
     @classmethod

@@ -149,7 +149,7 @@ class Inputs:
     def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
         """The tensors of a few items."""
         if self.main_input == TEXT:
-            texts = [text[: MAX_CHARACTERS * (self.max_tokens or 0)] for text in items]
+            texts = [self._cut(text) for text in items]
             encoded = self.processor(
                 texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt"
             )
@@ -167,9 +167,12 @@ class Inputs:
         """The indices of texts with more than ``max_tokens`` tokens."""
         if self.main_input != TEXT or self.max_tokens is None:
             return []
-        long = [index for index, text in enumerate(texts) if len(text) > self.max_tokens]
-        tokens = (self.processor(texts[index][: MAX_CHARACTERS * self.max_tokens])[TEXT] for index in long)
-        return [index for index, ids in zip(long, tokens, strict=True) if len(ids) > self.max_tokens]
+        tokens = (self.processor(self._cut(text))[TEXT] for text in texts)
+        return [index for index, ids in enumerate(tokens) if len(ids) > self.max_tokens]
+
+    def _cut(self, text: str) -> str:
+        """The part of a text that the tokenizer gets: more characters than ``max_tokens`` tokens have."""
+        return text if self.max_tokens is None else text[: MAX_CHARACTERS * self.max_tokens]
 
 
 def example_items(main_input: str) -> list[Any]:
