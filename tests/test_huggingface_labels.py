@@ -347,7 +347,7 @@ def test_a_long_text_is_truncated_and_an_empty_one_is_read(model: LabelModel) ->
     long = "love " * 20_000
     assert model.truncated([*TEXTS, long]) == [6]
     assert len(model.predict([long, ""])) == 2
-    assert model.truncated(["?" * 2, "?" * model.config.max_tokens]) == [1]  # each a token, and two special ones
+    assert model.truncated(["?" * 2, "?" * (model.config.max_tokens or 0)]) == [1]  # each a token, and two special ones
     assert model.predict([]) == []
 
 

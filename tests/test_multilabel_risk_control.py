@@ -1,6 +1,7 @@
 """Thresholds with a guarantee: recall in expectation and with confidence, precision with confidence."""
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,11 @@ def test_too_few_rows_say_how_many_it_would_take() -> None:
     for function, level, by, confidence, message in cases:
         with pytest.raises(ValueError, match=message):
             function(u, y, level, by=by, confidence=confidence)
-    for few in (u[:1], y[:1]), (u[:3], torch.full_like(y[:3], torch.nan)):
-        for by in ("samples", "micro"):
-            for function, confidence in ((recall_threshold, None), (recall_threshold, 0.9), (precision_threshold, 0.9)):
-                with pytest.raises(ValueError, match=r"0\.9 cannot be guaranteed with [01] held-out .* at least"):
-                    function(*few, 0.9, by=by, confidence=confidence)
+    few: Any = [(u[:1], y[:1]), (u[:3], torch.full_like(y[:3], torch.nan))]
+    asked: Any = [(recall_threshold, None), (recall_threshold, 0.9), (precision_threshold, 0.9)]
+    for (some, known), by, (function, confidence) in product(few, BYS[:2], asked):
+        with pytest.raises(ValueError, match=r"0\.9 cannot be guaranteed with [01] held-out .* at least"):
+            function(some, known, 0.9, by=by, confidence=confidence)
     enough = torch.arange(9.0)[:, None]
     assert recall_threshold(enough, torch.ones(9, 1), 0.9).item() == 0
 

@@ -68,8 +68,8 @@ def test_a_single_label_is_trained_too() -> None:
     assert rows[0]["a"] < rows[1]["a"]
     known = torch.tensor([[0.0], [1.0]] * 9)
     gaps = torch.cat([known, torch.full((9, 1), torch.nan)])
-    options = {"names": ["a"], "n_estimators": 2, "lr": 1e-2, "random_state": 0}
-    other = TableModel.fit([[0.0], [1.0]] * 9 + [[0.0]] * 9, gaps, ["u"], **options)
+    items = [[0.0], [1.0]] * 9 + [[0.0]] * 9
+    other = TableModel.fit(items, gaps, ["u"], names=["a"], n_estimators=2, lr=1e-2, random_state=0)
     assert other.predict([[0.0], [1.0]], every_label=True) == rows
 
 

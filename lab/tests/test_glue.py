@@ -21,6 +21,7 @@ from rsoftmax.cli import app
 from rsoftmax.huggingface import set_attention
 from rsoftmax_lab.bench import finetuning
 from rsoftmax_lab.bench.benchmark import Settings
+from rsoftmax_lab.commands.report import write_report
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue import grid as glue
@@ -184,10 +185,12 @@ def test_without_datasets_a_name_on_the_hub_says_what_to_install(monkeypatch: py
 def test_the_grid_is_the_papers() -> None:
     runs = glue.grid()
     assert len(runs) == 5 * 5 * (3 + 5)
-    assert {(run.task, run.epochs) for run in runs} == {(task, 5 if task == "MRPC" else 3) for task in HEADERS}
+    assert {(run.task, run.num_epochs) for run in runs} == {(task, 5 if task == "MRPC" else 3) for task in HEADERS}
     assert {run.r for run in runs if run.mapping == "r_softmax"} == {0.05, 0.1, 0.15, 0.2, 0.5}
     assert {run.r for run in runs if run.mapping != "r_softmax"} == {None}
     assert {run.lr for run in runs} == {1e-5, 2e-5, 5e-5, 1e-4, 5e-4}
+    assert glue.grid(["RTE"], epochs=3) == glue.grid(["RTE"])
+    assert {run.epochs for run in glue.grid(["MRPC"], epochs=3)} == {3}
 
 
 @pytest.mark.parametrize(
@@ -308,7 +311,8 @@ def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
     [
         (["--task", "CoLA"], "task must be one of MRPC, RTE, SST-2, QNLI, QQP, got 'COLA'"),
         (["--task", "RTE", "--mapping", "r_softmax", "--r", "2"], "r must be in [0, 1] with r_softmax, got 2.0"),
-        (["--task", "RTE", "--mapping", "softmax", "--r", "0.1"], "softmax takes no r"),
+        (["--task", "RTE", "--mapping", "softmax", "--r", "0.1"], "no mapping takes r, got softmax"),
+        (["--task", "RTE", "--t", "4"], "no mapping takes t, got softmax, sparsemax, sparsehourglass, r_softmax"),
         (["--task", "RTE", "--mapping", "softmacs"], "mapping must be one of softmax, "),
         (["--task", "RTE", "--epochs", "0"], "epochs must be above 0, got 0.0"),
         (["--task", "RTE", "--lr", "-1"], "lr must be above 0, got -1.0"),
@@ -356,7 +360,7 @@ def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
         "| selected on validation | +7.00 |",
         "| r-softmax | r 0.2, lr 0.0001; r 0.1, lr 1e-05 |",
         "| r = 0.2 | 90.00 |",
-        "| MRPC | google-bert/bert-base-uncased | 100 | 10 | 50 | 3 | 2 | 6 | 1.0 | 5.9 |",
+        "| MRPC | google-bert/bert-base-uncased | 100 | 10 | 50 | 5 | 2 | 6 | 1.0 | 5.9 |",
     ):
         assert cells in text
     assert tmp_path / "report" / "glue-rates.png" in written.files
@@ -441,6 +445,12 @@ def test_the_report_says_which_rows_of_table_2_were_written_by_an_earlier_versio
     assert "before version" not in (tmp_path / "report" / "report.md").read_text()
 
 
+def test_a_single_rate_has_no_summary_of_rates(tmp_path: Path) -> None:
+    (tmp_path / "glue.jsonl").write_text(trial("RTE", "softmax", None, 1e-4, 0, 0.5, 0.5) + "\n")
+    write_report(EXPERIMENTS, tmp_path, tmp_path / "report", hint="--out", summary="rates")
+    assert (tmp_path / "report" / "report.md").exists()
+
+
 def test_the_grid_of_rates_is_a_part_of_table_2_with_one_recipe() -> None:
     runs = rates.grid(seeds=2, epochs=2)
     assert len(runs) == len(set(runs)) == 2 * 2 * 6
@@ -498,7 +508,7 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     notices: list[str] = []
     found = by_task(rows.read(tmp_path / "glue.jsonl", Run, notices.append), notices.append)
     (best,) = chosen(found["RTE"], "softmax", "dev")
-    assert (best.run.lr, best.run.epochs) == (1e-5, 3)
+    assert (best.run.lr, best.run.num_epochs) == (1e-5, 3)
     assert len(notices) == 2
     assert "1 rows are not runs known to this version" in notices[0]
     assert "mixes runs with different settings of RTE" in notices[1]

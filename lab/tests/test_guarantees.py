@@ -98,6 +98,15 @@ def test_the_section_judges_what_was_promised(tmp_path: Path) -> None:
     assert "sets are at most as large as those of MAPIE (ratio) | 1.00 | 1.00 | yes |" in text
 
 
+def test_a_dataset_without_any_guarantee_has_empty_cells(tmp_path: Path) -> None:
+    splits = {"level": [None], "size": [None], "controlled": [0.0]}
+    found = {name: dict.fromkeys((OURS, *one.peers), splits) for name, one in GUARANTEES.items()}
+    row = {"run": {"dataset": "small"}, "seconds": 1.0, "rows": 10, "labels": 3, "guarantees": found}
+    journal.append(tmp_path / "guarantees.jsonl", row)
+    text = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail).sections["guarantees"].text
+    assert "| recall of a row 0.9, in expectation: the mean is kept |  |" in text
+
+
 def test_the_figure_leaves_out_resplits_without_a_guarantee() -> None:
     ours = {"level": [0.91, 1.0, None], "size": [2.0, 0.0, 0.0], "controlled": [1.0, 0.0, 0.0]}
     none = {"level": [1.0], "size": [0.0], "controlled": [0.0]}

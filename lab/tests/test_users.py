@@ -1,4 +1,4 @@
-"""The users' comparison: every method as a user would call it, tuned cuts, goals, mean ranks and their image."""
+"""The users' comparison: every method as a user would call it, tuned thresholds, goals, mean ranks and their image."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +17,9 @@ from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.comparison.scores import scores
+from rsoftmax_lab.comparison.thresholds import TUNE
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.users import once
-from rsoftmax_lab.experiments.users.cuts import TUNE
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import MEASURES, Run, grid
 from rsoftmax_lab.experiments.users.methods import METHODS, OUT_OF_BAG, RULES, Method
@@ -98,7 +98,7 @@ def test_few_rows_are_the_first_ones_and_test_rows_stay(folder: Path) -> None:
     np.testing.assert_allclose(some.X.mean(0), 0, atol=1e-6)
 
 
-def test_tuned_cuts_are_the_best_for_their_f1() -> None:
+def test_tuned_thresholds_are_the_best_for_their_f1() -> None:
     random = np.random.default_rng(0)
     pi = random.random((50, 4)).round(2)
     truth = random.random((50, 4)) < pi**2

@@ -44,6 +44,7 @@ __all__ = [
     "read_settings",
     "remove",
     "remove_model",
+    "replacing",
     "write",
 ]
 
@@ -101,6 +102,17 @@ def write(folder: Path) -> Iterator[Path]:
         if is_new:
             with suppress(OSError):  # not empty: it was written
                 folder.rmdir()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; the file then replaces ``path`` at once, so that nobody reads half of it."""
+    unfinished = path.with_name(f".unfinished-{uuid4().hex}-{path.name}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path, kind: str, staged: Path | None = None) -> None:

@@ -2,16 +2,15 @@
 
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
 
+from rsoftmax.files.folders import replacing
 from rsoftmax.multilabel import Labeller
 
 try:
@@ -66,13 +65,9 @@ def export(model: Labeller, path: Path) -> None:
         )
     proto = program.model_proto  # type: ignore[union-attr]
     onnx.helper.set_model_props(proto, _metadata(model))
-    unfinished = path.with_name(f".{path.name}.unfinished-{uuid4().hex}")
-    try:
+    with replacing(path) as unfinished:
         onnx.save_model(proto, unfinished)
         _check(answers, inputs, unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _metadata(model: Labeller) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Kernel(Protocol):
     def has(self, name: str, dtype: torch.dtype) -> bool:
         """Whether it implements the operation for a dtype; can be evaluated while tracing."""
 
-    def takes(self, name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+    def takes(self, name: str, x: Tensor, value: Value | None) -> bool:
         """Whether it implements the operation with these options, for these tensors."""
 
     def new_state(self, name: str, x: Tensor, keep_state: bool) -> Tensor:
@@ -80,12 +80,10 @@ CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
 _choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 
 
-def kernel_for(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> Kernel | None:
+def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
     """The kernel that runs an operation on these tensors; None: the reference."""
     for kernel in REGISTRY.values():
-        if kernel.takes(
-            name, x, value, options
-        ):  # checked first: torch.compile cannot read a ContextVar, and takes nothing
+        if kernel.takes(name, x, value):  # checked first: torch.compile cannot read a ContextVar, and takes nothing
             return kernel if kernel in CHOICES[_choice.get()] else None
     return None
 

@@ -36,7 +36,7 @@ def row_function(name: str) -> Callable[..., Tensor]:
 def _run(name: str, x: Tensor, mask: Tensor | None = None, value: Value | None = None, **options: Any) -> Tensor:
     if in_graph() and graph_ops.takes(name, x):
         return graph_ops.rows(name, x, mask, value, options)
-    kernel = kernel_for(name, x, value, options)
+    kernel = kernel_for(name, x, value)
     if kernel is None:
         return by_definition(name, x, mask, value, options)
     if torch.is_grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
@@ -68,7 +68,7 @@ class _OnKernel(torch.autograd.Function):
         value = ctx.number if tensor is None else tensor
         needed = ctx.needs_input_grad[:2]
         # A gradient that is differentiated again, or transformed, comes from the reference.
-        if torch.is_grad_enabled() or not ctx.kernel.takes(ctx.name, g, None, ctx.options):
+        if torch.is_grad_enabled() or not ctx.kernel.takes(ctx.name, g, None):
             dx, dvalue = gradient_by_definition(ctx.name, x, mask, value, ctx.options, g, needed)
         else:
             dx, dvalue = ctx.kernel.backward(ctx.name, x, value, mask, p, state, g, ctx.options)

@@ -148,7 +148,7 @@ def _forward(
     keep_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     options = _options(name, edge, detach_threshold)
-    kernel = kernel_for(name, x, value, options)
+    kernel = kernel_for(name, x, value)
     if kernel is not None:
         p, state = kernel.forward(name, x, value, mask, options, keep_state)
         state = kernel.new_state(name, x, False) if state is None else state

@@ -38,7 +38,7 @@ def write_report(
         written = write(experiments, results, out, Console(markup=False).print)
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint=hint) from None
-    if summary is not None:
+    if summary in written.sections:
         Console().print(written.sections[summary].summary)
     for path in written.files:
         typer.echo(f"wrote {path}")

@@ -1,5 +1,6 @@
 """The methods of the comparison in one table: a head with its loss, and its decision rules."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ USERS: dict[str, Method] = {
 KNOWN = METHODS | USERS
 
 
-def check_method(name: str) -> None:
+def check_method(name: str, known: Iterable[str] = KNOWN) -> None:
     """Reject an unknown method."""
-    if name not in KNOWN:
-        raise ValueError(f"unknown method {name!r}; expected one of {', '.join(KNOWN)}")
+    if name not in known:
+        raise ValueError(f"unknown method {name!r}; expected one of {', '.join(known)}")

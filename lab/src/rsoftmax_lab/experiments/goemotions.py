@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 SPLITS = ("train", "dev", "test")
@@ -39,8 +40,13 @@ def read(folder: Path) -> Texts:
     path = folder / "labels.txt"
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected one label name per line")
-    names = path.read_text(encoding="utf-8").split()
+    names = path.read_text(encoding="utf-8").splitlines()
     return Texts(names, *(_part(folder / f"{split}.tsv", len(names)) for split in SPLITS))
+
+
+def tfidf() -> TfidfVectorizer:
+    """TF-IDF of uni- and bigrams."""
+    return TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
 
 
 def _part(path: Path, labels: int) -> Part:

@@ -1,4 +1,4 @@
-"""The names of encoders and data in rows."""
+"""Models and datasets, given as a folder or hub id: their names in rows, and their place for other processes."""
 
 import hashlib
 from functools import cache
@@ -28,3 +28,8 @@ def source_name(source: str, *patterns: str) -> str:
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())
     return f"{folder.name}@{digest.hexdigest()[:8]}"
+
+
+def absolute(source: str) -> str:
+    """A folder as an absolute path, because workers may start elsewhere; a hub id unchanged."""
+    return str(Path(source).absolute()) if Path(source).is_dir() else source

@@ -3,35 +3,16 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 
-class Tuned(Protocol):
-    """A run that fine-tunes."""
-
-    @property
-    def epochs(self) -> float:
-        """The number of epochs."""
-
-    @property
-    def lr(self) -> float:
-        """The learning rate."""
-
-    @property
-    def seed(self) -> int:
-        """The random seed."""
-
-
-def arguments(run: Tuned, folder: str | Path, **settings: Any) -> TrainingArguments:
+def arguments(folder: str | Path, **settings: Any) -> TrainingArguments:
     """The Trainer's arguments for a run; it writes to the folder and logs nothing itself."""
     return TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=run.epochs,
-        learning_rate=run.lr,
-        seed=run.seed,
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=torch.cuda.is_available(),

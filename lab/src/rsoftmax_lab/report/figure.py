@@ -1,12 +1,15 @@
 """Helpers shared by all figures of the report."""
 
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
+
+from rsoftmax.files.folders import replacing
 
 
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
@@ -33,8 +36,8 @@ def legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Save and close the figure, reduced to 256 colours: enough for lines, at a third of the file size."""
-    figure.savefig(path, dpi=130)
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=130)
     plt.close(figure)
-    with Image.open(path) as image:
-        few = image.convert("RGB").quantize(256)
-    few.save(path, optimize=True)
+    with Image.open(drawn) as image, replacing(path) as unfinished:
+        image.convert("RGB").quantize(256).save(unfinished, optimize=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from rich.table import Table as RichTable
 
+from rsoftmax.files.folders import replacing
 from rsoftmax_lab.report.page import page
 from rsoftmax_lab.running.journal import Notice
 
@@ -61,7 +62,8 @@ def write(experiments: Mapping[str, Reported], results: Path, out: Path, notice:
         raise none
     text = "\n".join([HEAD, *(section.text for section in sections.values())])
     markdown, html = out / "report.md", out / "report.html"
-    markdown.write_text(text, encoding="utf-8")
-    html.write_text(page(text, out), encoding="utf-8")
+    for path, content in ((markdown, text), (html, page(text, out))):
+        with replacing(path) as unfinished:
+            unfinished.write_text(content, encoding="utf-8")
     figures = [figure for section in sections.values() for figure in section.figures]
     return Report(sections, [*figures, markdown, html])

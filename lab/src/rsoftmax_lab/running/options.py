@@ -1,7 +1,7 @@
 """The options that all experiments share. Heavy imports wait until the runs start."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +39,12 @@ class Sweep:
     def file(self, name: str) -> Path:
         """The file of the rows of ``rsoftmax reproduce NAME``."""
         return self.folder / f"{name}.jsonl"
+
+    def on_device(self) -> "Sweep":
+        """One run at a time unless ``jobs`` says otherwise if there is an accelerator, which they would share."""
+        import torch
+
+        return replace(self, jobs=self.jobs or 1) if torch.accelerator.is_available() else self
 
     def do(self, name: str, runs: Sequence[Any], function: Callable[[Any], dict[str, Any]]) -> None:
         """Do the runs of ``rsoftmax reproduce NAME``; exit with an error if any of them fails."""

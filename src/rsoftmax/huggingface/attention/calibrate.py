@@ -192,7 +192,7 @@ def calibrate(
         metric=result.metric,
         zeros=zeros,
         moved=HeadTable.of("moved mass", _moved(heads, chosen, edge)),
-        by_length=result.bylength_of(),
+        by_length=result.by_length(),
         texts=result.texts,
         max_length=longest,
         time=result.time,

@@ -112,7 +112,7 @@ class Comparison:
         mean, deviation = self.mean()
         return mean + student_quantile(self.texts - 1) * deviation
 
-    def bylength_of(self) -> list[tuple[int, int, float, float, int]]:
+    def by_length(self) -> list[tuple[int, int, float, float, int]]:
         """Number of keys (from, to), error, standard error and number of samples."""
         lengths, rows = torch.cat(self._lengths), []
         for first, last in pairwise(LENGTHS):

@@ -24,7 +24,7 @@ def has(name: str, dtype: torch.dtype) -> bool:
     return name in OPERATIONS and dtype in DTYPES
 
 
-def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+def takes(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether the kernels can map these rows; warns once if there are none."""
     if not (in_memory(x, value) if isinstance(value, Tensor) else in_memory(x)):
         return False

@@ -40,7 +40,7 @@ def has(name: str, dtype: torch.dtype) -> bool:
     return name in NAMES and dtype in DTYPES and _available()
 
 
-def takes(name: str, x: Tensor, value: Value | None, options: dict[str, Any]) -> bool:
+def takes(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether these kernels can map the rows: on a CUDA or ROCm device, and triton is installed."""
     return x.is_cuda and has(name, x.dtype) and _readable(x, value)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,8 +93,10 @@ def glue(options: Options, sweep: Sweep) -> None:
     """
     from rsoftmax_lab.experiments.glue import grid
 
-    if options.r and options.mapping and not any(map(grid.takes_r, options.mapping)):
-        raise typer.BadParameter(f"{', '.join(options.mapping)} takes no r", param_hint="--r")
+    mappings = options.mapping or grid.COMPARED
+    for name, value in (("r", options.r), ("t", options.t), ("k", options.k), ("edge", options.edge)):
+        if value not in (None, []) and not any(grid.takes(mapping, name) for mapping in mappings):
+            raise typer.BadParameter(f"no mapping takes {name}, got {', '.join(mappings)}", param_hint=f"--{name}")
     finetune((grid.grid, grid.quick_grid), options, sweep)
 
 
@@ -103,7 +104,7 @@ def finetune(grids: "tuple[Grid, Grid]", options: Training, sweep: Sweep) -> Non
     """Do the runs of a grid, or of its quick version, and write their rows to ``glue.jsonl``."""
     from functools import partial
 
-    import torch
+    from rsoftmax_lab.experiments.names import absolute
 
     try:
         from rsoftmax_lab.experiments.glue.run import run
@@ -112,10 +113,8 @@ def finetune(grids: "tuple[Grid, Grid]", options: Training, sweep: Sweep) -> Non
         raise typer.BadParameter(hint, param_hint="--model") from None
     with usage_errors():
         runs = _prepare(grids[sweep.quick], options)
-    if torch.accelerator.is_available():
-        sweep = replace(sweep, jobs=sweep.jobs or 1)  # several runs would share one device
-    model, data = map(_absolute, (options.model, options.data))
-    sweep.do("glue", runs, partial(run, model, data, options.skip_bad))
+    function = partial(run, absolute(options.model), absolute(options.data), options.skip_bad)
+    sweep.on_device().do("glue", runs, function)
 
 
 def _prepare(grid: "Grid", options: Training) -> "list[Run]":
@@ -130,8 +129,3 @@ def _prepare(grid: "Grid", options: Training) -> "list[Run]":
         if count and ranks.first():
             typer.echo(f"{task}: {count} malformed lines are skipped")
     return runs
-
-
-def _absolute(source: str) -> str:
-    """A folder as an absolute path, because workers may start elsewhere; a hub id unchanged."""
-    return str(Path(source).absolute()) if Path(source).is_dir() else source

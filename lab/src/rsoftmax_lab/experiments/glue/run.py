@@ -83,8 +83,9 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         trained = tuner.train()
         scores = {part: _score(tuner, encoded[part], TASKS[run.task].f1) for part in ("validation", "dev")}
     losses = [entry["loss"] for entry in tuner.state.log_history if "loss" in entry]
-    batches = list(tuner.get_train_dataloader())
-    timed = {"step": step_time(network, batches, bf16=run.bf16)} if run.seed == 0 else {}  # seeds differ in noise only
+    timed = {}
+    if run.seed == 0:  # other seeds differ in noise only
+        timed = {"step": step_time(network, list(tuner.get_train_dataloader()), bf16=run.bf16)}
     return {
         "rows": {part: len(rows) for part, rows in parts.items()},
         **scores,
@@ -135,8 +136,10 @@ def _network(model: str, run: Run) -> PreTrainedModel:
 
 def _arguments(run: Run, scratch: str) -> TrainingArguments:
     return trainer.arguments(
-        run,
         scratch,
+        num_train_epochs=run.num_epochs,
+        learning_rate=run.lr,
+        seed=run.seed,
         lr_scheduler_type="linear",
         per_device_train_batch_size=_share(run.batch_size),
         per_device_eval_batch_size=EVAL_BATCH,

@@ -152,7 +152,7 @@ def _setup(tasks: Tasks) -> Table:
         run, sizes = some[0].run, some[0].row["rows"]
         seeds = {trial.run.seed for trial in some}
         minutes = statistics.median(trial.row["seconds"] for trial in some) / 60
-        numbers = [sizes["train"], sizes["validation"], sizes["dev"], f"{run.epochs:g}", len(seeds), len(some)]
+        numbers = [sizes["train"], sizes["validation"], sizes["dev"], f"{run.num_epochs:g}", len(seeds), len(some)]
         rows.append([task, run.model, *map(str, numbers), f"{minutes:.1f}", f"{results.standard_error(some):.1f}"])
     columns = ["task", "model", "training rows", "validation", "dev", "epochs", "seeds", "runs"]
     return Table([*columns, "minutes per run", "standard error of an accuracy"], rows)

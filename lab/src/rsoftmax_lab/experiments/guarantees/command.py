@@ -13,7 +13,9 @@ def guarantees(
     data: Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")],
     texts: Annotated[Path | None, typer.Option(help="The folder of GoEmotions, as another dataset.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="A dataset of --data; repeatable. Default: all.")] = None,
-    resplits: Annotated[int, typer.Option(min=1, help="The number of random resplits.")] = 100,
+    resplits: Annotated[
+        int | None, typer.Option(min=1, help="The number of random resplits. Default: 100, 5 with --quick.")
+    ] = None,
     *,
     sweep: Sweep,
 ) -> None:
@@ -26,5 +28,6 @@ def guarantees(
 
     with usage_errors("--data"):
         names = [*mulan.names(data, only), *([TEXTS] if texts is not None else [])]
-    runs = quick_grid(names) if sweep.quick else grid(names, resplits)
+    given = {} if resplits is None else {"resplits": resplits}
+    runs = (quick_grid if sweep.quick else grid)(names, **given)
     sweep.do("guarantees", runs, partial(run, data.resolve(), None if texts is None else texts.resolve()))

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.special import expit
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -33,7 +32,7 @@ def scored(folder: Path, texts: Path | None, dataset: str) -> Scored:
 
 def _texts(folder: Path) -> tuple[Rows, Rows]:
     found = goemotions.read(folder)
-    words = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True).fit(found.train.texts)
+    words = goemotions.tfidf().fit(found.train.texts)
     held_out = [*found.dev.texts, *found.test.texts]
     truth = torch.cat([found.dev.truth, found.test.truth])
     return (

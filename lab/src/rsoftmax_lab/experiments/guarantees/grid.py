@@ -69,6 +69,6 @@ def grid(datasets: Sequence[str], resplits: int = 100) -> list[Run]:
     return [Run(dataset, resplits) for dataset in datasets]
 
 
-def quick_grid(datasets: Sequence[str]) -> list[Run]:
+def quick_grid(datasets: Sequence[str], resplits: int = 5) -> list[Run]:
     """A few resplits."""
-    return grid(datasets, 5)
+    return grid(datasets, resplits)

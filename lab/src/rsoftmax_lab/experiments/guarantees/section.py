@@ -98,18 +98,24 @@ def _kept(rows: dict[str, Row], name: str, one: Guarantee) -> Claim:
     """In expectation: the mean is not below the level by more than two standard errors; else the share of resplits."""
     levels = [_known(row, name, OURS) for row in rows.values()]
     if one.confidence is None:
-        numbers = [statistics.fmean(known) for known in levels]
-        errors = [statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0 for known in levels]
-        holds = all(mean >= one.level - 2 * error for mean, error in zip(numbers, errors, strict=True))
-        return Claim(f"{one.title}: the mean is kept", [f"{mean:.3f}" for mean in numbers], holds)
-    shares = [statistics.fmean(level < one.level for level in known) for known in levels]
-    text = f"{one.title}: below in at most {100 * (1 - one.confidence):.0f} % of resplits"
-    return Claim(text, [f"{100 * share:.0f} %" for share in shares], max(shares) <= 1 - one.confidence + 1e-9)
+        text = f"{one.title}: the mean is kept"
+        numbers = [f"{statistics.fmean(known):.3f}" if known else "" for known in levels]
+        holds = [statistics.fmean(known) >= one.level - 2 * _standard_error(known) for known in levels if known]
+    else:
+        text = f"{one.title}: below in at most {100 * (1 - one.confidence):.0f} % of resplits"
+        numbers = [_below(row, name, OURS, one) for row in rows.values()]
+        most = 1 - one.confidence + 1e-9
+        holds = [statistics.fmean(level < one.level for level in known) <= most for known in levels if known]
+    return Claim(text, numbers, all(holds) if holds else None)
+
+
+def _standard_error(known: list[float]) -> float:
+    return statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
 
 
 def _smaller(rows: dict[str, Row], name: str, one: Guarantee, peer: str) -> Claim:
     sizes = [(_known(row, name, OURS, "size"), _known(row, name, peer, "size")) for row in rows.values()]
-    ratios = [statistics.fmean(ours) / statistics.fmean(theirs) if theirs else None for ours, theirs in sizes]
+    ratios = [statistics.fmean(ours) / statistics.fmean(theirs) if ours and theirs else None for ours, theirs in sizes]
     known = [ratio for ratio in ratios if ratio is not None]
     text = f"{one.title}: sets are at most as large as those of {peer} (ratio)"
     numbers = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]

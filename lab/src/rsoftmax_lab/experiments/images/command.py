@@ -63,7 +63,12 @@ class Options:
     ] = False
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False
     cache: Annotated[Path | None, typer.Option(help="The folder of cached features. Default: OUT/features.")] = None
-    save: Annotated[Path | None, typer.Option(help="Save a model in this folder, for `rsoftmax predict`.")] = None
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save a model in this folder, for `rsoftmax predict`: of its best epoch, or after fine-tuning."
+        ),
+    ] = None
     save_method: Annotated[str, typer.Option(help="The method of the saved model.")] = "r_softmax_expected_f1"
     seeds: Seeds = 3
 
@@ -119,7 +124,7 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
         raise typer.BadParameter(f"{error}; pass --skip-bad to skip it", param_hint="--data") from None
     except (OSError, ValueError, ImportError) as error:
         raise typer.BadParameter(str(error)) from None
-    sweep.do(dataset, runs, way.run)
+    (sweep.on_device() if options.tunes else sweep).do(dataset, runs, way.run)
     if options.save is not None:
         _save(way, runs, sweep.file(dataset), options.save_method, options.save)
 
@@ -127,13 +132,13 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
     """Validate everything before the first run."""
     from rsoftmax.files.folders import LABELS, check_writable
-    from rsoftmax_lab.comparison.methods import check_method
+    from rsoftmax_lab.comparison.methods import METHODS, check_method
     from rsoftmax_lab.experiments.images import data, grid
     from rsoftmax_lab.experiments.images.backbone import Backbone
     from rsoftmax_lab.experiments.images.run import prepare
 
     for method in (*options.methods, options.save_method):
-        check_method(method)
+        check_method(method, METHODS)
     if options.save is not None:
         check_writable(options.save, LABELS)
     splits = data.subset(data.read(dataset, options.data), options.images)

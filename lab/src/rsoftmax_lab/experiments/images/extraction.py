@@ -5,7 +5,6 @@ Each part is a safetensors file that is written atomically.
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -24,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rsoftmax.files.folders import replacing
 from rsoftmax.files.images import BadImageError, open_image
 from rsoftmax_lab.experiments.images import stages
 from rsoftmax_lab.experiments.images.backbone import Backbone, features
@@ -150,10 +150,9 @@ def opened(path: Path) -> Iterator[Any]:
 
 def save(path: Path, found: Features) -> None:
     """Write a file atomically."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     tensors = {"features": torch.from_numpy(found.X), "kept": torch.from_numpy(found.kept)}
-    save_file(tensors, unfinished, {"bad": json.dumps(found.bad)})
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        save_file(tensors, unfinished, {"bad": json.dumps(found.bad)})
 
 
 def _places(number: int, images: ImageSet) -> NDArray[np.int64]:

@@ -134,8 +134,10 @@ class _Comparison(Trainer):
         self.epochs_here = 0  # in this process; others were done before a kill
         self.judged = {"validation": validation, "test": test}
         settings = trainer.arguments(
-            run,
             folder,
+            num_train_epochs=run.epochs,
+            learning_rate=run.lr,
+            seed=run.seed,
             lr_scheduler_type="constant",
             per_device_train_batch_size=run.batch_size,
             per_device_eval_batch_size=run.batch_size,

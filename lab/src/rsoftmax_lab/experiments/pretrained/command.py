@@ -19,9 +19,10 @@ def pretrained(
         typer.Option(help="A folder that `rsoftmax calibrate` wrote for this model; repeatable.", exists=True),
     ] = None,
     length: Annotated[list[int] | None, typer.Option(min=2, help="Tokens per text; repeatable. Default: 1024.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="The number of texts.")] = 4,
+    samples: Annotated[int | None, typer.Option(min=1, help="The number of texts. Default: 4, 2 with --quick.")] = None,
     setting: Annotated[
-        list[str] | None, typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven of them.")
+        list[str] | None,
+        typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven, two with --quick."),
     ] = None,
     *,
     sweep: Sweep,
@@ -29,21 +30,23 @@ def pretrained(
     """Pretrained models without training: error, zeros and time for distances, rates, counts and edges."""
     from functools import partial
 
-    from rsoftmax_lab.experiments.names import source_name
-    from rsoftmax_lab.experiments.pretrained import grid
-    from rsoftmax_lab.experiments.pretrained.data import thresholds
-    from rsoftmax_lab.experiments.pretrained.run import run
-
-    files = {grid.text_name(path): path.resolve() for path in texts}
     with usage_errors():
-        found = {f"{grid.CALIBRATED}, {path.name}": thresholds(path.resolve()) for path in calibrated or []}
+        from rsoftmax_lab.experiments.names import absolute, source_name
+        from rsoftmax_lab.experiments.pretrained import grid
+        from rsoftmax_lab.experiments.pretrained.data import thresholds
+        from rsoftmax_lab.experiments.pretrained.run import run
+
+        files = {grid.text_name(path): path.resolve() for path in texts}
+        found = {
+            f"{grid.CALIBRATED}, {source_name(str(path), '*.safetensors', '*.json')}": thresholds(path.resolve())
+            for path in calibrated or []
+        }
+        given = {"samples": samples, "settings": tuple(setting or ())}
         runs = (grid.quick_grid if sweep.quick else grid.grid)(
             source_name(model, "*.safetensors", "*.json", "*.txt"),
             list(files),
             length or [1024],
-            samples=samples,
-            settings=tuple(setting or grid.SETTINGS),
             calibrated=tuple(found),
+            **{name: value for name, value in given.items() if value},
         )
-    folder = str(Path(model).resolve()) if Path(model).is_dir() else model
-    sweep.do("pretrained", runs, partial(run, folder, files, found))
+    sweep.on_device().do("pretrained", runs, partial(run, absolute(model), files, found))

@@ -46,7 +46,7 @@ class Run(BaseRun):
     """
 
     PLACE = ("model", "texts", "length")
-    ANSWERS: ClassVar = {"metric": shapes.of_type(str), "settings": shapes.each(MEASURED)}
+    ANSWERS: ClassVar = {"metric": shapes.of_type(str), "texts": shapes.number, "settings": shapes.each(MEASURED)}
 
     model: str
     texts: str
@@ -89,4 +89,4 @@ def grid(model: str, texts: Sequence[str], lengths: Sequence[int], **rest: Any) 
 def quick_grid(model: str, texts: Sequence[str], lengths: Sequence[int], **rest: Any) -> list[Run]:
     """A grid with few settings on short texts."""
     small = {"samples": 2, "settings": ("t_softmax t=6 edge=0", "softmax")}
-    return grid(model, texts, [min(64, min(lengths))], **{**rest, **small})
+    return grid(model, texts, [min(64, min(lengths))], **{**small, **rest})

@@ -8,7 +8,7 @@ from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.table import Table
 from rsoftmax_lab.report.write import Section
 from rsoftmax_lab.running.journal import Notice
-from rsoftmax_lab.running.rows import Trials
+from rsoftmax_lab.running.rows import Trial, Trials
 
 
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
@@ -20,15 +20,22 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
 def by_place(trials: Trials[Run]) -> dict[str, tuple[str, dict[str, Any]]]:
     """By model, kind of text and length: what the error is, and the measurements by setting; later runs add to them."""
     places: dict[str, tuple[str, dict[str, Any]]] = {}
-    for run, row in sorted(trials, key=lambda trial: (trial.run.model, trial.run.length, trial.run.texts)):
-        _, settings = places.setdefault(_title(run), (row["metric"], {}))
+    for trial in sorted(trials, key=_place):
+        row = trial.row
+        _, settings = places.setdefault(_title(trial), (row["metric"], {}))
         settings |= {name: {**measured, "texts": row["texts"]} for name, measured in row["settings"].items()}
     return places
 
 
-def _title(run: Run) -> str:
-    """What was measured."""
-    return f"{run.model.split('@')[0]}, {run.texts.split('@')[0]}, {run.length} tokens"
+def _place(trial: Trial[Run]) -> tuple[str, int, str, str]:
+    """Model, length and texts by name, whatever their content; then the time."""
+    run, row = trial
+    return run.model.split("@")[0], run.length, run.texts.split("@")[0], row["finished"]
+
+
+def _title(trial: Trial[Run]) -> str:
+    model, length, texts, _ = _place(trial)
+    return f"{model}, {texts}, {length} tokens"
 
 
 def _table(settings: dict[str, Any]) -> Table:

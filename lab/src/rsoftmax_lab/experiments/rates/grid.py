@@ -32,4 +32,4 @@ def grid(
 
 def quick_grid(tasks: Sequence[str] = ("RTE",), **rest: Any) -> list[Run]:
     """A grid with few rows and one epoch."""
-    return grid(tasks, **{**SMALL, "rates": (0.5,), **rest})
+    return grid(tasks, **{**SMALL, "rates": (0.2, 0.5), **rest})

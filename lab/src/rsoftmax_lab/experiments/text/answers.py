@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax.multilabel import AVERAGES, Average, Decoder, evaluate
+from rsoftmax_lab.comparison.thresholds import TUNE
 
 Rule = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 """Fits a function from logits to labels, given the logits and labels of the dev rows."""
@@ -26,39 +27,22 @@ def above(p: float) -> Rule:
     return lambda u, truth: lambda u: u.sigmoid() > p
 
 
-def tuned(u: Tensor, truth: Tensor) -> Callable[[Tensor], Tensor]:
-    """The threshold for all labels with the highest micro-F1 on the dev rows."""
-    cut = best_cut(u.reshape(-1, 1), truth.reshape(-1, 1))
-    return lambda u: u >= cut
+def tuned(average: Average) -> Rule:
+    """The threshold, or one for each label, with the highest F1 on the dev rows."""
 
+    def rule(u: Tensor, truth: Tensor) -> Callable[[Tensor], Tensor]:
+        threshold = torch.from_numpy(TUNE[average](u.numpy(), truth.numpy() == 1))
+        return lambda u: u >= threshold
 
-def tuned_for_each(u: Tensor, truth: Tensor) -> Callable[[Tensor], Tensor]:
-    """For each label the threshold with the highest F1 on the dev rows."""
-    cuts = best_cut(u, truth)
-    return lambda u: u >= cuts
-
-
-def best_cut(u: Tensor, truth: Tensor) -> Tensor:
-    """For each column, the value v for which ``u >= v`` has the highest F1, [columns].
-
-    Example:
-        >>> best_cut(torch.tensor([[3.0], [1.0], [2.0]]), torch.tensor([[1.0], [0.0], [1.0]]))
-        tensor([2.])
-    """
-    falling, order = u.sort(0, descending=True)
-    right = truth.gather(0, order).cumsum(0)
-    given = torch.arange(1, len(u) + 1).unsqueeze(-1)
-    f1 = 2 * right / (given + truth.sum(0))
-    f1[:-1][falling[:-1] == falling[1:]] = -1  # ties are on the same side of a threshold
-    return falling.gather(0, f1.argmax(0, keepdim=True))[0]
+    return rule
 
 
 RULES: dict[str, Rule] = {
     **{f"ours, {average}": decoded(average) for average in AVERAGES},
     "at .5": above(0.5),
     "at .3": above(0.3),
-    "tuned": tuned,
-    "tuned for each label": tuned_for_each,
+    "tuned": tuned("micro"),
+    "tuned for each label": tuned("macro"),
 }
 """The decision rules, by name."""
 

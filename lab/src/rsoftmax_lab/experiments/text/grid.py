@@ -60,4 +60,4 @@ def grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) 
 
 def quick_grid(model: str, ways: tuple[str, ...] = WAYS, seeds: int = 1, **rest: Any) -> list[Run]:
     """A grid with few rows and one epoch."""
-    return grid(model, ways, 1, **{**rest, "rows": 200, "epochs": 1})
+    return grid(model, ways, seeds, **{"epochs": 1, **rest, "rows": 200})

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
+from rsoftmax.files.folders import replacing
 from rsoftmax.huggingface import LabelModel
 from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.sklearn.ensemble import fit_features
 from rsoftmax.sklearn.expected_f1 import logit
-from rsoftmax_lab.experiments.goemotions import Part, Texts, read
+from rsoftmax_lab.experiments.goemotions import Part, Texts, read, tfidf
 from rsoftmax_lab.experiments.text.answers import scored
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.running.runs import Row, differences, key
@@ -39,7 +39,7 @@ def run(model: str, data: Path, out: Path, run: Run) -> Row:
 
 def _words(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Part, test: Part) -> tuple[Tensor, Tensor]:
     """Logistic regression on TF-IDF of uni- and bigrams."""
-    vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True).fit(train.texts)
+    vectors = tfidf().fit(train.texts)
     classifier = OneVsRestClassifier(LogisticRegression(C=10, max_iter=1000))
     classifier.fit(vectors.transform(train.texts), train.truth.numpy())
 
@@ -92,7 +92,6 @@ def _features(model: str, out: Path, run: Run, texts: Texts, part: Part) -> Tens
         path.parent.mkdir(parents=True, exist_ok=True)
         with quiet():
             encoder = LabelModel.from_encoder(model, texts.names, max_tokens=run.max_tokens)
-        unfinished = path.with_suffix(".unfinished")
-        save_file({"x": encoder.embed(part.texts).clone()}, unfinished)
-        unfinished.replace(path)
+        with replacing(path) as unfinished:  # other processes may compute the same features
+            save_file({"x": encoder.embed(part.texts).clone()}, unfinished)
     return load_file(path)["x"]

@@ -19,8 +19,8 @@ PUBLISHED = 46.0  # macro-F1 of BERT-base at the threshold .3, Demszky et al. (2
 def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section:
     """A table of F1 scores for each way of training."""
     trials = found["text"].alike(notice)
-    ways = [way for way in WAYS if any(trial.run.way == way for trial in trials)]
-    tables = [(TITLES[way], _table(trials.where(lambda run, way=way: run.way == way))) for way in ways]  # type: ignore[misc]
+    titles = dict.fromkeys(_title(trial.run) for trial in sorted(trials, key=lambda trial: WAYS.index(trial.run.way)))
+    tables = [(title, _table(trials.where(lambda run, title=title: _title(run) == title))) for title in titles]  # type: ignore[misc]
     text = render(
         __package__,
         models=sorted({trial.run.model for trial in trials if trial.run.model}),
@@ -30,6 +30,11 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
         setup=_setup(trials),
     )
     return Section(text, tables[-1][1].rich(f"F1 on test, {tables[-1][0]}"), [])
+
+
+def _title(run: Run) -> str:
+    """What was trained on what; runs with the same title differ in their seeds."""
+    return ", ".join(filter(None, (TITLES[run.way], run.model, run.data)))
 
 
 def _table(trials: Trials[Run]) -> Table:

@@ -27,5 +27,5 @@ def users(
     with usage_errors("--data"):
         names = mulan.names(data, only)
     with usage_errors("--method"):
-        runs = grid.quick_grid(names) if sweep.quick else grid.grid(names, seeds, method)
+        runs = grid.quick_grid(names, method) if sweep.quick else grid.grid(names, seeds, method)
     sweep.do("users", runs, partial(run, data.resolve()))

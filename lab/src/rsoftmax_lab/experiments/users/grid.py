@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax.multilabel import AVERAGES
-from rsoftmax_lab.experiments.users.methods import METHODS, check_method
+from rsoftmax_lab.comparison.methods import check_method
+from rsoftmax_lab.experiments.users.methods import METHODS
 from rsoftmax_lab.running import shapes
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.shapes import Shape
@@ -29,7 +30,7 @@ class Run(BaseRun):
     rows: int = 0
 
     def __post_init__(self) -> None:
-        check_method(self.method)
+        check_method(self.method, METHODS)
 
     @property
     def point(self) -> str:
@@ -42,9 +43,9 @@ def grid(datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None 
     return _grid(datasets, seeds, methods or METHODS)
 
 
-def quick_grid(datasets: Sequence[str]) -> list[Run]:
-    """A grid with one seed, few models and few rows."""
-    return _grid(datasets, 1, QUICK, rows=200)
+def quick_grid(datasets: Sequence[str], methods: Iterable[str] | None = None) -> list[Run]:
+    """A grid with one seed, few models or the given ones, and few rows."""
+    return _grid(datasets, 1, methods or QUICK, rows=200)
 
 
 def _grid(datasets: Sequence[str], seeds: int, methods: Iterable[str], **rest: Any) -> list[Run]:

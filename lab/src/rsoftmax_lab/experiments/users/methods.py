@@ -66,9 +66,3 @@ METHODS: dict[str, Method] = {
     "forest_tuned": Method("random forest", _forest, (TUNED_CV,)),
     "net_forest": Method("network + forest", lambda seed: [_network(seed), _forest(seed)], (EXPECTED_F1,)),
 }
-
-
-def check_method(name: str) -> None:
-    """Reject an unknown method."""
-    if name not in METHODS:
-        raise ValueError(f"unknown method {name!r}; expected one of {', '.join(METHODS)}")

@@ -17,7 +17,7 @@ from rsoftmax.sklearn.expected_f1 import FoldModel
 from rsoftmax.sklearn.targets import stratified_folds
 from rsoftmax_lab.comparison.data import Labels, Rows
 from rsoftmax_lab.comparison.scores import scores
-from rsoftmax_lab.experiments.users.cuts import TUNE, Marginals
+from rsoftmax_lab.comparison.thresholds import TUNE, Marginals
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, ONE_FIT, OUT_OF_BAG, TUNED, TUNED_CV

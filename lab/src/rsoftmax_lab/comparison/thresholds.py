@@ -25,7 +25,7 @@ def macro(pi: Marginals, Y: Labels) -> Marginals:
 
 def samples(pi: Marginals, Y: Labels) -> Marginals:
     """The threshold with the best samples-F1 among 99 candidates."""
-    return GRID[[np.argmax([f1_score(Y, pi >= cut, average="samples", zero_division=1.0) for cut in GRID])]]
+    return GRID[[np.argmax([f1_score(Y, pi >= p, average="samples", zero_division=1.0) for p in GRID])]]
 
 
 TUNE: dict[str, Callable[[Marginals, Labels], Marginals]] = {"micro": micro, "macro": macro, "samples": samples}
