@@ -13,7 +13,7 @@ from rsoftmax.multilabel import AVERAGES, RULES
 from rsoftmax.sklearn import SparseLabelClassifier
 from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS, USERS
-from rsoftmax_lab.comparison.rules import Answers
+from rsoftmax_lab.comparison.rules import Outputs
 from rsoftmax_lab.comparison.scores import best_threshold, micro_f1, scores
 from rsoftmax_lab.comparison.training import classifier, train_and_score
 from rsoftmax_lab.experiments.synthetic import grid, run
@@ -26,17 +26,17 @@ from rsoftmax_lab.experiments.tabular.grid import Run as TabularRun
 SMALL = Run(classes=6, labels=2, length=100, samples=200, test_samples=50, features=20, epochs=3)
 
 
-def answers(p: list[list[float]], truth: list[list[int]]) -> Answers:
+def outputs(p: list[list[float]], truth: list[list[int]]) -> Outputs:
     values = np.array(p, dtype=np.float32)
-    return Answers(values, values, np.array(truth, dtype=bool))
+    return Outputs(values, values, np.array(truth, dtype=bool))
 
 
 def test_each_rule_finds_its_labels() -> None:
-    rows = answers([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
+    rows = outputs([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
     assert rules.nonzero(rows)(rows).tolist() == [[True, True, True, False], [True, True, False, False]]
     assert rules.at_least(0.3)(rows)(rows).tolist() == [[True, True, False, False], [True, False, False, False]]
     assert rules.true_count(rows)(rows).tolist() == [[True, True, False, False], [False] * 4]
-    other = answers([[0.31, 0.29, 0.4, 0.0]], [[0, 0, 0, 0]])
+    other = outputs([[0.31, 0.29, 0.4, 0.0]], [[0, 0, 0, 0]])
     assert rules.tuned("p")(rows)(other).tolist() == [[True, False, True, False]]
 
 

@@ -56,7 +56,7 @@ def test_a_run_says_what_it_is_done_on_and_what_is_compared_there(name: str) -> 
     assert kind.PLACE
     assert {*kind.PLACE, *kind.VARIED} < known
     assert not {*kind.PLACE} & {*kind.VARIED}
-    assert kind.ANSWERS
+    assert kind.REQUIRED
 
 
 @pytest.mark.parametrize(("name", "command"), FILES)
@@ -78,13 +78,13 @@ TOY = {
     "__init__.py": '"""A toy."""',
     "grid.py": """
 from dataclasses import dataclass
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
 @dataclass(frozen=True)
 class Run(BaseRun):
     VARIED = ("number",)
-    ANSWERS = {"square": shapes.number}
+    REQUIRED = {"square": schema.number}
     number: int = 0
 """,
     "run.py": "def run(run): return {'square': run.number**2}",
@@ -178,7 +178,7 @@ def test_a_file_without_rows_has_no_trials(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "command"), FILES)
 def test_a_row_without_what_a_finished_run_answers_is_left_out(name: str, command: str, tmp_path: Path) -> None:
     whole = next(iter(rows.finished(journal.read(RESULTS / f"{command}.jsonl", pytest.fail)).values()))
-    for answer in run_type(name).ANSWERS:
+    for answer in run_type(name).REQUIRED:
         path = tmp_path / answer
         journal.append(path, {part: value for part, value in whole.items() if part != answer})
         notices: list[str] = []

@@ -361,7 +361,7 @@ def test_ignored_labels_count_nowhere() -> None:
     truth = np.array([[True, False, False], [False, True, False]])
     ignored = np.array([[False, True, False], [False, False, True]])
     p = np.array([[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]], dtype=np.float32)
-    judged = rules.answers(p, p, truth, ignored)
+    judged = rules.outputs(p, p, truth, ignored)
     for rule in (rules.at_least(0.3), rules.tuned("z"), rules.tuned("p"), rules.true_count):
         assert scores(judged.Y, rule(judged)(judged))["micro"] == 100
     assert rules.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]

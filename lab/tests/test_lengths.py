@@ -1,4 +1,4 @@
-"""Lengths: the tasks' answers, the grid, a short run, and the report."""
+"""Lengths: the tasks' targets, the grid, a short run, and the report."""
 
 import json
 from pathlib import Path
@@ -22,26 +22,26 @@ def batch(task: str, n: int = 40, questions: int = 3) -> tuple[torch.Tensor, ...
 
 
 def test_max_retrieval_asks_for_the_class_of_the_highest_priority() -> None:
-    priorities, classes, _, answers = batch("max")
+    priorities, classes, _, targets = batch("max")
     for i in range(5):
         best = priorities[i].flatten().tolist().index(priorities[i].max().item())
-        assert answers[i].tolist() == [classes[i, best].item()] * 3
+        assert targets[i].tolist() == [classes[i, best].item()] * 3
 
 
 def test_recall_has_one_item_for_each_question_and_others_that_match_by_half() -> None:
-    keys, classes, questions, answers = batch("recall", n=600)
+    keys, classes, questions, targets = batch("recall", n=600)
     assert keys[..., 0].max() < NAMES <= keys[..., 1].min()
     for i in range(5):
         same = keys[i, None] == questions[i][:, None]
         assert (same.all(-1).sum(-1) == 1).all()
         assert (same.any(-1).sum(-1) > 1).any()
-        assert answers[i].tolist() == classes[i][same.all(-1).int().argmax(-1)].tolist()
+        assert targets[i].tolist() == classes[i][same.all(-1).int().argmax(-1)].tolist()
 
 
 def test_the_mean_is_that_of_the_items_with_the_key_in_question() -> None:
-    keys, values, questions, answers = batch("mean")
+    keys, values, questions, targets = batch("mean")
     for i in range(5):
-        for asked, answer in zip(questions[i], answers[i], strict=True):
+        for asked, answer in zip(questions[i], targets[i], strict=True):
             found = values[i][(keys[i] == asked).flatten()]
             assert 1 <= len(found) <= MARKED
             torch.testing.assert_close(answer, found.mean(0))

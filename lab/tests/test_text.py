@@ -11,7 +11,7 @@ from encoders import LABELS, NAMES, TEXTS
 from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments import goemotions as data
-from rsoftmax_lab.experiments.text.answers import RULES, scored
+from rsoftmax_lab.experiments.text.rules import RULES, scored
 from rsoftmax_lab.report.write import write
 from rsoftmax_lab.running import journal
 

@@ -401,7 +401,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         if routing_enabled():
             given = process_routing(self, "score", **given).scorer.score
         as_matrix = self._targets.kind in ("classes", "matrix")
-        model = self if as_matrix else _MatrixAnswers(self)
+        model = self if as_matrix else _IndicatorModel(self)
         return float(get_scorer(self.scoring)(model, X, y if as_matrix else self._targets.indicator(y), **given))
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
@@ -457,7 +457,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         return found
 
 
-class _MatrixAnswers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class _IndicatorModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted classifier whose predictions are a matrix of 0 and 1, for scikit-learn's scorers."""
 
     def __init__(self, model: Any) -> None:

@@ -14,18 +14,18 @@ from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
 from rsoftmax_lab.comparison.data import Data, Matrix, Rows
 from rsoftmax_lab.comparison.methods import METHODS, USERS, check_method
-from rsoftmax_lab.comparison.rules import Answers, Decision, Rule, answers
+from rsoftmax_lab.comparison.rules import Decision, Outputs, Rule, outputs
 from rsoftmax_lab.comparison.scores import micro_f1, scores
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
-from rsoftmax_lab.running.shapes import Shape
+from rsoftmax_lab.running.schema import Schema
 
 Point = Any  # a dataset's name, or the settings of a synthetic one
 
-SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
-RULE = shapes.fields(
-    {"epoch": shapes.number, "validation": SCORES, "test": SCORES, "test_last": SCORES},
-    {"curve": shapes.each(shapes.number)},
+SCORES = schema.fields(dict.fromkeys(AVERAGES, schema.number))
+RULE = schema.fields(
+    {"epoch": schema.number, "validation": SCORES, "test": SCORES, "test_last": SCORES},
+    {"curve": schema.each(schema.number)},
 )
 
 
@@ -37,7 +37,7 @@ class Training(BaseRun):
     """
 
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
-    ANSWERS: ClassVar[Mapping[str, Shape]] = {"epoch_seconds": shapes.number, "rules": shapes.each(RULE)}
+    REQUIRED: ClassVar[Mapping[str, Schema]] = {"epoch_seconds": schema.number, "rules": schema.each(RULE)}
 
     method: str = "softmax"
     seed: int = 0
@@ -107,7 +107,7 @@ def fit_and_score(run: Training, data: Data) -> dict[str, Any]:
     model.fit(data.train.X, data.train.Y, validation=(data.validation.X, data.validation.Y))
     seconds, epochs = time.perf_counter() - start, len(model.estimators_[0].history)
     validation, test = (
-        answers(model.decision_function(rows.X), model.predict_distribution(rows.X), rows.Y, rows.ignored)
+        outputs(model.decision_function(rows.X), model.predict_distribution(rows.X), rows.Y, rows.ignored)
         for rows in (data.validation, data.test)
     )
     decisions = {name: rule(validation) for name, rule in USERS[run.method].rules.items()}
@@ -134,7 +134,7 @@ class _Followed:
     def __init__(self, rule: Rule) -> None:
         self.rule, self.epoch, self.curve = rule, 0, list[float]()
 
-    def update(self, validation: Answers, weights: dict[str, Tensor]) -> None:
+    def update(self, validation: Outputs, weights: dict[str, Tensor]) -> None:
         decide = self.rule(validation)
         f1 = micro_f1(validation.Y, decide(validation))
         if f1 > max(self.curve, default=-1):
@@ -145,8 +145,8 @@ class _Followed:
 class _Outputs(NamedTuple):
     """The outputs for the validation and test rows."""
 
-    validation: Answers
-    test: Answers
+    validation: Outputs
+    test: Outputs
 
     @classmethod
     def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Outputs":
@@ -156,17 +156,17 @@ class _Outputs(NamedTuple):
         return cls(_forward(model, data.validation), _forward(model, data.test))
 
 
-def _score(answers: Answers, decide: Decision) -> dict[str, float]:
-    return scores(answers.Y, decide(answers))
+def _score(outputs: Outputs, decide: Decision) -> dict[str, float]:
+    return scores(outputs.Y, decide(outputs))
 
 
-def _forward(model: SparseLabelClassifier, rows: Rows) -> Answers:
+def _forward(model: SparseLabelClassifier, rows: Rows) -> Outputs:
     """``decision_function`` and ``predict_proba`` in one forward pass."""
     module = model.estimators_[0].module_.eval()
     with torch.no_grad():
         batches = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
     z = [output.z if output.theta is None else output.z - output.theta for output in batches]
-    return answers(torch.cat(z).numpy(), torch.cat([output.p for output in batches]).numpy(), rows.Y, rows.ignored)
+    return outputs(torch.cat(z).numpy(), torch.cat([output.p for output in batches]).numpy(), rows.Y, rows.ignored)
 
 
 def _dense(X: Matrix) -> Tensor:

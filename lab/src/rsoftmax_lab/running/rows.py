@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rsoftmax_lab.running import journal, shapes
+from rsoftmax_lab.running import journal, schema
 from rsoftmax_lab.running.journal import Notice
 from rsoftmax_lab.running.runs import BaseRun, Row, differences, key, settings
 
@@ -87,20 +87,20 @@ def _trial(row: Row, kind: type[Run]) -> Trial[Run] | None:
         run = kind(**row["run"])
     except (TypeError, ValueError):  # fields or values unknown to this version
         return None
-    return Trial(run, row) if _is_sound(run) and shapes.fields(kind.ANSWERS, kind.ADDED)(row) else None
+    return Trial(run, row) if _is_sound(run) and schema.fields(kind.REQUIRED, kind.OPTIONAL)(row) else None
 
 
 def _is_sound(run: BaseRun) -> bool:
     """Whether compared fields have the declared types and all numbers are in range; other settings are not checked."""
     types = {field.name: field.type for field in fields(run)}  # type: ignore[arg-type]
     return all(
-        shapes.of_type(types[name])(value) if name in (*run.PLACE, *run.VARIED) else _is_setting(value)
+        schema.of_type(types[name])(value) if name in (*run.PLACE, *run.VARIED) else _is_setting(value)
         for name, value in differences(run).items()
     )
 
 
 def _is_setting(value: Any) -> bool:
-    return shapes.number(value) or isinstance(value, bool) or not isinstance(value, int | float)
+    return schema.number(value) or isinstance(value, bool) or not isinstance(value, int | float)
 
 
 def _coverage(trials: list[Trial[Run]]) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar, TypeVar
 
-from rsoftmax_lab.running.shapes import Shape
+from rsoftmax_lab.running.schema import Schema
 
 Row = dict[str, Any]
 Run = TypeVar("Run")
@@ -17,14 +17,14 @@ class BaseRun:
     Attributes:
         PLACE: the fields that identify the data: a dataset, a task, a draw.
         VARIED: the fields that are compared on the same data. All other fields are settings, which must agree.
-        ANSWERS: the required fields of a finished row, with their shapes.
-        ADDED: fields that rows of earlier versions lack, with their shapes.
+        REQUIRED: the required fields of a finished row, with their schemas.
+        OPTIONAL: fields that rows of earlier versions lack, with their schemas.
     """
 
     PLACE: ClassVar[tuple[str, ...]] = ()
     VARIED: ClassVar[tuple[str, ...]] = ()
-    ANSWERS: ClassVar[Mapping[str, Shape]] = {}
-    ADDED: ClassVar[Mapping[str, Shape]] = {}
+    REQUIRED: ClassVar[Mapping[str, Schema]] = {}
+    OPTIONAL: ClassVar[Mapping[str, Schema]] = {}
 
 
 def differences(run: Any) -> Row:

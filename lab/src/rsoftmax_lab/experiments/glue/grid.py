@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.schedules import SHAPES
 from rsoftmax_lab.experiments.glue.data import HUB, TASKS
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
 COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
@@ -17,7 +17,7 @@ RATES = (0.05, 0.1, 0.15, 0.2, 0.5)
 
 EDGE = "edge"  # the schedule in which the edge grows instead of r
 OWN = ("t", "k")  # parameters that are constant during training
-SCORES = shapes.fields({"accuracy": shapes.share}, {"f1": shapes.share})
+SCORES = schema.fields({"accuracy": schema.share}, {"f1": schema.share})
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Run(BaseRun):
 
     PLACE = ("task",)
     VARIED = ("mapping", "r", "t", "k", "edge", "lr", "seed")
-    ANSWERS: ClassVar = {
-        "seconds": shapes.number,
-        "rows": shapes.fields({"train": shapes.number, "validation": shapes.number, "dev": shapes.positive}),
-        "validation": shapes.maybe(SCORES),
+    REQUIRED: ClassVar = {
+        "seconds": schema.number,
+        "rows": schema.fields({"train": schema.number, "validation": schema.number, "dev": schema.positive}),
+        "validation": schema.maybe(SCORES),
         "dev": SCORES,
-        "sparsity": shapes.share,
+        "sparsity": schema.share,
     }
-    ADDED: ClassVar = {
-        "version": shapes.of_type(str),
-        "kernels": shapes.of_type(str),
-        "step": shapes.fields({"seconds": shapes.positive, "sdpa_seconds": shapes.positive, "ratio": shapes.positive}),
+    OPTIONAL: ClassVar = {
+        "version": schema.of_type(str),
+        "kernels": schema.of_type(str),
+        "step": schema.fields({"seconds": schema.positive, "sdpa_seconds": schema.positive, "ratio": schema.positive}),
     }
 
     task: str

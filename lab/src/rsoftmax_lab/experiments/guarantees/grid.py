@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from rsoftmax.multilabel.risk_control import By
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
-from rsoftmax_lab.running.shapes import Shape
+from rsoftmax_lab.running.schema import Schema
 
 TEXTS = "goemotions"
 OURS, MAPIE, HOEFFDING = "rsoftmax", "MAPIE", "MAPIE, Hoeffding"
@@ -45,8 +45,8 @@ GUARANTEES: dict[str, Guarantee] = {
     "precision": Guarantee("precision", 0.6, "samples", 0.9),
     "precision_micro": Guarantee("precision", 0.6, "micro", 0.9),
 }
-NUMBERS = shapes.each(shapes.maybe(shapes.number))
-SPLITS = shapes.fields({"level": NUMBERS, "size": NUMBERS, "controlled": NUMBERS})
+NUMBERS = schema.each(schema.maybe(schema.number))
+SPLITS = schema.fields({"level": NUMBERS, "size": NUMBERS, "controlled": NUMBERS})
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Run(BaseRun):
     """All guarantees on one dataset."""
 
     PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
-    ANSWERS: ClassVar[Mapping[str, Shape]] = {
-        "rows": shapes.number,
-        "labels": shapes.number,
-        "guarantees": shapes.each(shapes.each(SPLITS)),
+    REQUIRED: ClassVar[Mapping[str, Schema]] = {
+        "rows": schema.number,
+        "labels": schema.number,
+        "guarantees": schema.each(schema.each(SPLITS)),
     }
 
     dataset: str

@@ -24,7 +24,7 @@ from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.huggingface.labels.inputs import Inputs
 from rsoftmax.huggingface.labels.training import Checkpoints, last_checkpoint, remove_checkpoints
 from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.rules import Answers, answers
+from rsoftmax_lab.comparison.rules import Outputs, outputs
 from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.images.backbone import Backbone
@@ -153,8 +153,8 @@ class _Comparison(Trainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The scores of both splits with each rule, as the epoch's entry of the history."""
-        validation = self._answers("validation")
-        test = validation if self.judged["test"] is self.judged["validation"] else self._answers("test")
+        validation = self._outputs("validation")
+        test = validation if self.judged["test"] is self.judged["validation"] else self._outputs("test")
         entry: dict[str, Any] = {"validation": {}, "test": {}}
         for name, rule in self.rules.items():
             decide = rule(validation)
@@ -164,10 +164,10 @@ class _Comparison(Trainer):
         self.epochs_here += 1
         return {}
 
-    def _answers(self, split: str) -> Answers:
+    def _outputs(self, split: str) -> Outputs:
         shown = self.judged[split]
         u, _, p = np.asarray(self.predict(shown).predictions)
-        return answers(u, p, shown.images.labels, shown.images.ignored)
+        return outputs(u, p, shown.images.labels, shown.images.ignored)
 
     def _line(self, state: Any, logs: dict[str, Any]) -> str | None:
         """A progress line for an epoch."""

@@ -47,13 +47,13 @@ class Batch(NamedTuple):
         keys: what the items are found by, [sets, n, parts].
         values: what is asked for: classes [sets, n], or numbers [sets, n, 1].
         questions: what to look for, [sets, questions, parts].
-        answers: classes [sets, questions], or numbers [sets, questions, 1].
+        targets: classes [sets, questions], or numbers [sets, questions, 1].
     """
 
     keys: Tensor
     values: Tensor
     questions: Tensor
-    answers: Tensor
+    targets: Tensor
 
 
 def draw(task: str, sets: int, n: int, questions: int, generator: Generator) -> Batch:

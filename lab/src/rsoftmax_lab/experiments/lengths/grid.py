@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax_lab.experiments.lengths.data import TASKS
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
 MAPPINGS = ("softmax", "r_softmax", "t_softmax", "entmax15", "sparsemax", "k_softmax")
@@ -26,12 +26,12 @@ class Run(BaseRun):
 
     PLACE = ("task",)
     VARIED = ("mapping", "scale", "seed")
-    ANSWERS: ClassVar = {
-        "accuracy": shapes.each(shapes.share),
-        "nonzeros": shapes.each(shapes.positive),
-        "learned": shapes.each(shapes.number),
-        "version": shapes.of_type(str),
-        "kernels": shapes.of_type(str),
+    REQUIRED: ClassVar = {
+        "accuracy": schema.each(schema.share),
+        "nonzeros": schema.each(schema.positive),
+        "learned": schema.each(schema.number),
+        "version": schema.of_type(str),
+        "kernels": schema.of_type(str),
     }
 
     task: str

@@ -37,7 +37,7 @@ class Model(nn.Module):
         )
 
     def forward(self, batch: Batch, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The answers, and the weights [sets, questions, items] if needed."""
+        """The predictions, and the weights [sets, questions, items] if needed."""
         question, key = self._embed(batch.questions), self._embed(batch.keys) + self.value(batch.values)
         question, key = question + self.question(question), key + self.item(key)
         output, weights = self.attention(question, key, key, need_weights=need_weights)
@@ -79,7 +79,7 @@ def train(model: Model, run: Run) -> None:
     for _ in range(steps):
         n = int(torch.randint(task.shortest, task.longest + 1, (), generator=generator))
         batch = draw(run.task, task.sets, n, task.questions, generator)
-        loss = _loss(model(batch)[0], batch.answers)
+        loss = _loss(model(batch)[0], batch.targets)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -89,7 +89,7 @@ def train(model: Model, run: Run) -> None:
 
 @torch.no_grad()
 def measure(model: Model, name: str, n: int) -> tuple[float, float]:
-    """The share of right answers on sets of n items, and the mean number of non-zero weights."""
+    """The share of correct outputs on sets of n items, and the mean number of non-zero weights."""
     task, generator = TASKS[name], Generator().manual_seed(TESTED)
     sets, questions = (
         (min(128, 16 * ITEMS // n), 1) if name == "max" else (min(64, max(4, ITEMS // n)), 4 * task.questions)
@@ -100,19 +100,19 @@ def measure(model: Model, name: str, n: int) -> tuple[float, float]:
         batch = draw(name, sets, n, questions, generator)
         output, weights = model(batch, need_weights=True)
         assert weights is not None
-        right.append(_right(output, batch.answers).float().mean().item())
+        right.append(_right(output, batch.targets).float().mean().item())
         nonzeros.append((weights > 0).float().sum(-1).mean().item())
     return sum(right) / ROUNDS, sum(nonzeros) / ROUNDS
 
 
-def _loss(output: Tensor, answers: Tensor) -> Tensor:
-    if answers.is_floating_point():
-        return F.mse_loss(output, answers)
-    return F.cross_entropy(output.flatten(0, 1), answers.flatten())
+def _loss(output: Tensor, targets: Tensor) -> Tensor:
+    if targets.is_floating_point():
+        return F.mse_loss(output, targets)
+    return F.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
-def _right(output: Tensor, answers: Tensor) -> Tensor:
-    return (output - answers).abs() < TOLERANCE if answers.is_floating_point() else output.argmax(-1) == answers
+def _right(output: Tensor, targets: Tensor) -> Tensor:
+    return (output - targets).abs() < TOLERANCE if targets.is_floating_point() else output.argmax(-1) == targets
 
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:

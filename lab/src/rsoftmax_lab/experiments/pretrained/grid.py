@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
 SETTINGS = (
@@ -26,9 +26,9 @@ SETTINGS = (
 """``edge=inf`` is the paper's mapping; softmax is dense attention with this library's kernel."""
 
 CALIBRATED = "calibrated"
-MEASURED = shapes.fields(
-    {"error": shapes.number, "zeros": shapes.share, "time": shapes.positive},
-    {"standard_error": shapes.maybe(shapes.number), "perplexity": shapes.maybe(shapes.number)},
+MEASURED = schema.fields(
+    {"error": schema.number, "zeros": schema.share, "time": schema.positive},
+    {"standard_error": schema.maybe(schema.number), "perplexity": schema.maybe(schema.number)},
 )
 
 
@@ -46,7 +46,7 @@ class Run(BaseRun):
     """
 
     PLACE = ("model", "texts", "length")
-    ANSWERS: ClassVar = {"metric": shapes.of_type(str), "texts": shapes.number, "settings": shapes.each(MEASURED)}
+    REQUIRED: ClassVar = {"metric": schema.of_type(str), "texts": schema.number, "settings": schema.each(MEASURED)}
 
     model: str
     texts: str

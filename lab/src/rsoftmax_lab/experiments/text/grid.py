@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax.multilabel import AVERAGES
-from rsoftmax_lab.experiments.text.answers import RULES
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.experiments.text.rules import RULES
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
 WAYS = ("tfidf", "frozen", "finetuned")
-SCORES = shapes.fields(dict.fromkeys(AVERAGES, shapes.number))
+SCORES = schema.fields(dict.fromkeys(AVERAGES, schema.number))
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Run(BaseRun):
 
     PLACE = ("data",)
     VARIED = ("way", "seed", "model")
-    ANSWERS: ClassVar = {
-        "seconds": shapes.number,
-        "rules": shapes.fields({rule: shapes.fields({"dev": SCORES, "test": SCORES}) for rule in RULES}),
+    REQUIRED: ClassVar = {
+        "seconds": schema.number,
+        "rules": schema.fields({rule: schema.fields({"dev": SCORES, "test": SCORES}) for rule in RULES}),
     }
 
     way: str

@@ -15,8 +15,8 @@ from rsoftmax.huggingface.attention.adapter import quiet
 from rsoftmax.sklearn.ensemble import fit_features
 from rsoftmax.sklearn.expected_f1 import logit
 from rsoftmax_lab.experiments.goemotions import Part, Texts, read, tfidf
-from rsoftmax_lab.experiments.text.answers import scored
 from rsoftmax_lab.experiments.text.grid import Run
+from rsoftmax_lab.experiments.text.rules import scored
 from rsoftmax_lab.running.runs import Row, differences, key
 
 EVALUATIONS = 8  # per epoch of fine-tuning

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from rsoftmax.multilabel import AVERAGES
-from rsoftmax_lab.experiments.text.answers import RULES
 from rsoftmax_lab.experiments.text.grid import WAYS, Run
+from rsoftmax_lab.experiments.text.rules import RULES
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.report.table import Table, best_in_bold

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 from rsoftmax.multilabel import AVERAGES
 from rsoftmax_lab.comparison.methods import check_method
 from rsoftmax_lab.experiments.users.methods import METHODS
-from rsoftmax_lab.running import shapes
+from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
-from rsoftmax_lab.running.shapes import Shape
+from rsoftmax_lab.running.schema import Schema
 
 MEASURES = (*AVERAGES, "brier", "ece")
 QUICK = ("net", "bce", "logistic", "forest")
-SCORES = shapes.fields({"test": shapes.fields(dict.fromkeys(MEASURES, shapes.number))})
+SCORES = schema.fields({"test": schema.fields(dict.fromkeys(MEASURES, schema.number))})
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Run(BaseRun):
 
     PLACE: ClassVar[tuple[str, ...]] = ("dataset",)
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
-    ANSWERS: ClassVar[Mapping[str, Shape]] = {"rules": shapes.each(SCORES)}
+    REQUIRED: ClassVar[Mapping[str, Schema]] = {"rules": schema.each(SCORES)}
 
     method: str = "net"
     seed: int = 0

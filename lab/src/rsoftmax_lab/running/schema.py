@@ -1,10 +1,10 @@
-"""Validation of values read from files: composable predicates, called shapes."""
+"""Validation of values read from files: composable predicates, called schemas."""
 
 from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, get_args
 
-Shape = Callable[[Any], bool]
+Schema = Callable[[Any], bool]
 
 LARGEST = 1e15
 
@@ -24,42 +24,42 @@ def positive(value: Any) -> bool:
     return number(value) and value > 0
 
 
-def fields(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
+def fields(needed: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
     """A dictionary with all required and possibly some optional fields; other fields are ignored.
 
     Example:
-        >>> shape = fields({"accuracy": share}, {"f1": share})
-        >>> shape({"accuracy": 0.5, "loss": None}), shape({"accuracy": None}), shape({"accuracy": 1, "f1": "high"})
+        >>> schema = fields({"accuracy": share}, {"f1": share})
+        >>> schema({"accuracy": 0.5, "loss": None}), schema({"accuracy": None}), schema({"accuracy": 1, "f1": "high"})
         (True, False, False)
     """
 
-    def shape(value: Any) -> bool:
+    def schema(value: Any) -> bool:
         return (
             isinstance(value, dict)
             and all(name in value and fits(value[name]) for name, fits in needed.items())
             and all(fits(value[name]) for name, fits in (optional or {}).items() if name in value)
         )
 
-    return shape
+    return schema
 
 
-def each(fits: Shape) -> Shape:
-    """A list or dictionary whose values have this shape."""
+def each(fits: Schema) -> Schema:
+    """A list or dictionary whose values have this schema."""
 
-    def shape(value: Any) -> bool:
+    def schema(value: Any) -> bool:
         values = value.values() if isinstance(value, dict) else value
         return isinstance(value, dict | list) and all(map(fits, values))
 
-    return shape
+    return schema
 
 
-def maybe(fits: Shape) -> Shape:
-    """A value of this shape, or None."""
+def maybe(fits: Schema) -> Schema:
+    """A value of this schema, or None."""
     return lambda value: value is None or fits(value)
 
 
-def of_type(kind: Any) -> Shape:
-    """The shape of a dataclass field that is declared with this type.
+def of_type(kind: Any) -> Schema:
+    """The schema of a dataclass field that is declared with this type.
 
     Example:
         >>> of_type(float | None)(3), of_type(int)("3"), of_type(int)(True)
