@@ -130,7 +130,7 @@ def test_bad_options_are_rejected_and_nothing_is_written(tmp_path: Path, monkeyp
 
 def test_a_path_that_cannot_be_written_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    assert "Is a directory" in rejection("plot", "--out", str(tmp_path / "folder.png"))
+    assert "is a folder or cannot be written" in rejection("plot", "--out", str(tmp_path / "folder.png"))
 
 
 @pytest.mark.process

@@ -51,6 +51,8 @@ def test_unknown_labels_are_ignored() -> None:
     marginals = torch.tensor([[0.9, 0.95], [0.1, 0.9]])
     scores = evaluate(marginals, marginals > 0.5, y, ["a", "b"])
     assert scores.micro == scores.precision_at[1] == 1
+    wrong = torch.tensor([[1.0, 0.0], [torch.nan, torch.nan]])
+    assert evaluate(marginals, torch.tensor([[False, True], [True, True]]), wrong, ["a", "b"]).samples == 0
 
 
 def test_calibrated_marginals_have_no_calibration_error() -> None:

@@ -219,6 +219,20 @@ def test_keeping_k_labels_keeps_exactly_the_k_best() -> None:
         assert keep_count(z, torch.tensor([kept])).count_nonzero() == kept
 
 
+def test_labels_are_kept_where_weights_underflow_or_tie() -> None:
+    far = torch.tensor([[150.0, 2.0, -1.0]])
+    assert (keep_above(far, torch.tensor(0.0)) > 0).tolist() == [[True, True, False]]
+    z = torch.cat([far, torch.zeros(1, 3), torch.tensor([[1.0, 1.0, 0.0]])]).requires_grad_()
+    for k in range(4):
+        p = keep_count(z, torch.full((3, 1), k))
+        assert ((p > 0).sum(-1) == k).all()
+        assert_close(p.sum(-1), torch.full((3,), float(k > 0)))
+        assert p.sum().isfinite()
+        assert torch.autograd.grad(p[:, 0].sum(), z)[0].isfinite().all()
+    compiled = torch.compile(keep_count, backend="eager", fullgraph=True)
+    assert_close(compiled(z, torch.full((3, 1), 2)), keep_count(z, torch.full((3, 1), 2)))
+
+
 def test_no_label_means_zeros_and_zero_gradient() -> None:
     z = torch.randn(3, 4, requires_grad=True)
     p = keep_count(z, torch.tensor([[0], [2], [0]]))

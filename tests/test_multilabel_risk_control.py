@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rsoftmax import t_softmax
 from rsoftmax.multilabel import precision_threshold, recall_threshold
-from rsoftmax.multilabel.risk_control import By, _bet_p_value, _binomial_cdf, _hoeffding_bentkus
+from rsoftmax.multilabel.risk_control import By, _bet_p_value, _binomial_cdf, _hoeffding_bentkus, guaranteed_threshold
 
 BYS: tuple[By, ...] = ("samples", "micro", "label")
 
@@ -165,3 +165,22 @@ def test_impossible_requests_say_what_works() -> None:
     for call, message in cases:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    """Rows of easy and of hard sources, one after the other: a guarantee for all must not come from the easy ones."""
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(1000, 1, generator=generator).abs() + 1
+    y = (torch.rand(1000, 1, generator=generator) < torch.linspace(1.0, 0.4, 1000)[:, None]).double()
+    with pytest.raises(ValueError, match=r"precision of 0\.9 cannot be guaranteed"):
+        precision_threshold(u, y, 0.9, by="micro", confidence=0.95)
+
+
+def test_labels_without_any_guarantee_are_always_or_never_predicted() -> None:
+    u, y = draw(200, seed=5)
+    y[:, 1:][y[:, 1:] == 1] = torch.nan  # no row is known completely, and only one label has enough rows
+    y[::2, 0], y[1::2, 2] = torch.nan, torch.nan
+    threshold, controlled = guaranteed_threshold(u, y, recall=0.8, by="label")
+    assert controlled[0]
+    assert not controlled[1:].any()
+    assert (threshold[1:] == -math.inf).all()

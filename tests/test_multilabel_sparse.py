@@ -85,3 +85,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(done.stdout) * unit < 2**30
+
+
+def test_thresholds_of_one_number_and_at_the_ends() -> None:
+    indptr, indices, pi = torch.tensor([0, 3]), torch.tensor([0, 1, 2]), torch.tensor([0.0, 0.5, 1.0])
+    for threshold, found in ((0.0, [True, True, True]), (0.5, [False, True, True]), (1.0, [False, False, True])):
+        for form in (threshold, torch.tensor([threshold]), torch.full((3,), threshold)):
+            assert decode_csr(indptr, indices, pi, 3, threshold=form).tolist() == found
+            assert decode_csr(indptr, indices, pi, 3, threshold=form, max_labels=1).tolist() == [False, False, True]

@@ -354,7 +354,13 @@ def test_a_data_frame_gives_its_columns_and_gets_a_data_frame() -> None:
     found = model.predict(rows[TEST])
     assert list(found.columns) == list(model.classes_) == NAMES.tolist()
     assert found.index.equals(rows[TEST].index)
-    assert model.score(rows[TEST], labels[TEST]) == plain().fit(X[TRAIN], Y[TRAIN]).score(X[TEST], Y[TEST])
+    score = plain().fit(X[TRAIN], Y[TRAIN]).score(X[TEST], Y[TEST])
+    assert model.score(rows[TEST], labels[TEST]) == model.score(rows[TEST], labels[TEST][NAMES[::-1]]) == score
+    gaps = labels[TEST].astype("Int64")
+    gaps.iloc[0, 0] = pandas.NA
+    assert model.score(rows[TEST], gaps) == model.score(rows[TEST], gaps.astype(float))
+    with pytest.raises(ValueError, match="y must have the columns"):
+        model.score(rows[TEST], labels[TEST].rename(columns={NAMES[0]: "other"}))
 
 
 class Frame:
@@ -459,6 +465,17 @@ def test_warm_start_continues() -> None:
     cold, warm = (plain(warm_start=warm).fit(X, Y) for warm in (False, True))
     assert len(cold.fit(X, Y).estimators_[0].history) == 4
     assert len(warm.fit(X, Y).estimators_[0].history) == 8
+    several = ensemble(warm_start=True).fit(X, Y)
+    folds = several._folds
+    assert several.fit(X, Y)._folds is folds  # held-out rows stay so
+
+
+def test_held_out_rows_and_their_labels_must_agree() -> None:
+    model = plain().fit(X, Y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.calibrate(X[:50], Y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        plain().fit(X, Y, validation=(X[:50], Y))
 
 
 def test_features_of_different_scale_are_warned_of_or_preprocessed() -> None:

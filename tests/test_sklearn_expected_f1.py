@@ -20,7 +20,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.metrics import f1_score, make_scorer
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, StratifiedKFold, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
@@ -31,6 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rsoftmax.multilabel import AVERAGES
 from rsoftmax.sklearn import ExpectedF1Classifier
+from rsoftmax.sklearn.expected_f1 import FoldModel
 from rsoftmax.sklearn.targets import stratified_folds
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
@@ -427,3 +428,32 @@ def test_folds_share_every_label() -> None:
     counts = np.stack([labels[fold == i].sum(0) for i in range(5)])
     assert (np.ptp(counts, axis=0) <= np.maximum(2, 0.1 * labels.sum(0))).all()
     np.testing.assert_array_equal(fold, stratified_folds(sp.csr_array(labels), 5, np.random.RandomState(1)))
+
+
+def test_a_fitted_estimator_of_two_classes_scores_both() -> None:
+    y = Y[:, 0]
+    svm = LinearSVC().fit(X[TRAIN], y[TRAIN])
+    model = ExpectedF1Classifier(FrozenEstimator(svm)).fit(X[TRAIN], y[TRAIN])
+    assert abs((model.predict(X[TEST]) == y[TEST]).mean() - svm.score(X[TEST], y[TEST])) < 0.05
+    odds = FoldModel(FrozenEstimator(svm)).fit(X, np.eye(2)[y]).log_odds(X)
+    np.testing.assert_array_equal(odds[:, 0], -odds[:, 1])
+
+
+def test_a_label_that_always_occurs_is_found_in_the_evaluation() -> None:
+    labels = np.column_stack([Y[TRAIN], np.ones(200, dtype=int)])
+    found = behind().fit(X[TRAIN], labels).evaluation_
+    assert found is not None
+    assert found.labels[-1].recall == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*labels occur in one fold")
+def test_a_label_that_only_held_out_rows_have_is_not_predicted() -> None:
+    labels = np.column_stack([Y[TRAIN], np.arange(200) == 7]).astype(int)
+    rest = np.setdiff1d(np.arange(200), [7, 8, 9])
+    model = behind(cv=[(rest, np.array([7, 8, 9]))]).fit(X[TRAIN], labels)
+    assert not model.predict(X[TEST])[:, -1].any()
+
+
+def test_a_splitter_of_classes_gets_classes() -> None:
+    model = behind(cv=StratifiedKFold(3)).fit(X[TRAIN], Y[TRAIN, 0])
+    assert len(model.models_[0]) == 3

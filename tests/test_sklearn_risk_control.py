@@ -117,3 +117,22 @@ def test_impossible_requests_say_what_works() -> None:
     for settings, message in cases:
         with pytest.raises(ValueError, match=message):
             controlled(**settings).fit(X[TRAIN], Y[TRAIN])
+
+
+def test_labels_that_held_out_rows_lack_can_be_predicted_by_a_fitted_estimator() -> None:
+    frozen = FrozenEstimator(OneVsRestClassifier(LOGISTIC).fit(X[TRAIN], Y[TRAIN]))
+    few = Y[TEST].copy()
+    few[:, 0] = 0
+    model = controlled(frozen, recall=0.9).fit(X[TEST], few)
+    assert model.predict(X[TRAIN])[:, 0].any()
+
+
+def test_classes_have_guaranteed_sets_and_one_prediction() -> None:
+    y = Y[:, 0]
+    model = controlled(recall=0.95).fit(X[TRAIN], y[TRAIN])
+    sets, one = model.predict_labels(X[TEST]), model.predict(X[TEST])
+    assert np.mean([truth in found for truth, found in zip(y[TEST], sets, strict=True)]) > 0.9
+    assert set(one) <= {0, 1}
+    assert ExpectedF1Classifier(LOGISTIC).fit(X[TRAIN], y[TRAIN]).predict_labels(X[TEST]) == [
+        [k] for k in ExpectedF1Classifier(LOGISTIC).fit(X[TRAIN], y[TRAIN]).predict(X[TEST]).tolist()
+    ]

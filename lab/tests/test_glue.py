@@ -388,7 +388,8 @@ def test_the_report_pairs_methods_with_softmax_by_seed(tmp_path: Path) -> None:
 
 def test_the_mean_difference_over_tasks_adds_independent_errors() -> None:
     mean = Difference.over_tasks([Difference.of([1.0, 3.0]), Difference.of([0.0, 0.0])])
-    assert (mean.value, mean.error, mean.freedom) == (1.0, 0.5, 2)
+    assert (mean.value, mean.error, mean.freedom) == (1.0, 0.5, 1)  # by Welch and Satterthwaite
+    assert Difference.over_tasks([Difference.of([1.0, 3.0])] * 2).freedom == pytest.approx(2)
     assert Difference.over_tasks([mean, Difference.of([1.0])]).half is None
 
 

@@ -29,7 +29,7 @@ try:
 except ImportError:
     _complete = False
 
-_is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # without it, compiling counts as exporting
+is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # without it, compiling counts as exporting
 try:
     from torch._subclasses.fake_tensor import FakeTensorMode
 except ImportError:
@@ -53,7 +53,7 @@ def is_plain(*tensors: Tensor) -> bool:
 
 def in_graph() -> bool:
     """Whether the code is being compiled into a graph that runs unchanged: not exported, not transformed."""
-    return is_compiling() and not _is_exporting() and _untransformed()
+    return is_compiling() and not is_exporting() and _untransformed()
 
 
 def _untransformed() -> bool:

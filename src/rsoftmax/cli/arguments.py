@@ -1,5 +1,6 @@
 """Arguments that several commands share: lists of numbers, output files, parameters of mappings, usage errors."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,11 @@ def figure_path(path: Path, option: str = "--out") -> Path:
     """Check that a figure can be written to the path that ``option`` names."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"{str(path)!r} must end in .png, .svg or .pdf", param_hint=option)
-    if not path.resolve().parent.is_dir():
+    folder = path.resolve().parent
+    if not folder.is_dir():
         raise typer.BadParameter(f"the folder {str(path.parent)!r} does not exist; create it first", param_hint=option)
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise typer.BadParameter(f"{str(path)!r} is a folder or cannot be written; choose another", param_hint=option)
     return path
 
 

@@ -41,8 +41,8 @@ def evaluate(
         items = read_items(table, kind, column, loaded)
         separator = separator_of(loaded) if separator is None else separator
         truth = table.labels(column_for(loaded, "labels", labels), separator)
-    warn_truncated(loaded, items)
     with row_errors(table, items):
+        warn_truncated(loaded, items)
         scores = loaded.evaluate(items, truth, strict=strict, progress=not json)
     _warn_unknown(truth, loaded.names)
     if json:

@@ -76,8 +76,8 @@ def read_items(table: "Table", kind: str, column: str, model: Any = None) -> lis
 
 def column_for(model: "Labeller", role: str, given: str | None) -> str:
     """The given column, or else the one that the model was trained on."""
-    column = given or model.columns.get(role)
-    if column is None:
+    column = given or model.columns.get(role) or ",".join(getattr(model, role, ()))  # a table's features
+    if not column:
         raise typer.BadParameter(f"the model does not record its column; pass --{role} COLUMN", param_hint=f"--{role}")
     return column
 

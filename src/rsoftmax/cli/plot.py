@@ -110,7 +110,8 @@ def calibration(
     from rsoftmax.plots import draw_calibration
 
     path = figure_path(out)
-    curves = {file.stem: _read_curve(file, bins) for file in predictions}
+    distinct = len({file.stem for file in predictions}) == len(predictions)
+    curves = {file.stem if distinct else str(file): _read_curve(file, bins) for file in predictions}
     with usage_errors("--out"):
         draw_calibration(curves, path)
     for name, curve in curves.items():

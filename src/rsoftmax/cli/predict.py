@@ -62,7 +62,6 @@ def predict(
     if show is not None and loaded.reads == "features":
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
-    warn_truncated(loaded, inputs.items)
     found = _predictions(loaded, inputs, every_label)
     if csv:
         lines = _csv_lines(inputs, found, separator_of(loaded), loaded.names if every_label else None)
@@ -118,7 +117,7 @@ def _no_files(texts: list[str]) -> list[str]:
 
 
 def _is_path(word: str) -> bool:
-    return Path(word).exists() or " " not in word
+    return exists(word) or " " not in word
 
 
 def _images(place: Path) -> list[Path]:
@@ -181,6 +180,7 @@ def _draw(inputs: Inputs, found: list[dict[str, float]], every: list[dict[str, f
 def _predictions(model: "Labeller", inputs: Inputs, every_label: bool) -> list[dict[str, float]]:
     errors = usage_errors("DATA") if inputs.table is None else row_errors(inputs.table, inputs.items)
     with errors:
+        warn_truncated(model, inputs.items)
         return model.predict(inputs.items, every_label=every_label)
 
 

@@ -103,7 +103,8 @@ def train(
             with usage_errors("--validation"):
                 held_out = read(validation)
                 settings["validation"] = read_items(held_out, kind, column), held_out.labels(labels, separator)
-        warn_truncated(model, items)
+        with row_errors(table, items):
+            warn_truncated(model, items)
         model.config.columns = columns
         if finetune:
             chosen = (columns, encoder, average, settings, attention, parameter, max_tokens, seed, guarantee)
@@ -239,7 +240,9 @@ def _report(model: "Labeller", out: Path, rows: int) -> None:
 
     scores = model.evaluation
     if "guarantee" in scores:
-        typer.echo(f"guaranteed: {scores['guarantee']}")
+        lacking = len(scores.get("not_guaranteed", ()))
+        exceptions = f", except for {count_of(lacking, 'label')} with too few rows" if lacking else ""
+        typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
     where = f"cross-validated on {rows} rows" if scores["rows"] == rows else f"on {scores['rows']} held-out rows"
     typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; {where}:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

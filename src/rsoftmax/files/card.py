@@ -113,6 +113,8 @@ def _evaluation(found: dict[str, Any]) -> str:
     note = f"Held-out predictions for {found['rows']} rows, on which calibration and thresholds were fitted as well."
     if "guarantee" in found:
         note = f"Guaranteed: {found['guarantee']}, by a threshold that was set on {found['rows']} held-out rows."
+        if lacking := found.get("not_guaranteed"):
+            note += f" Too few rows for a guarantee: {', '.join(map(printable, lacking))}."
     return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])
 
 

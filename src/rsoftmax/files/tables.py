@@ -123,10 +123,19 @@ def read(path: Path) -> Table:
     try:
         cells = READERS[path.suffix.lower()](path)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start} is not valid UTF-8; save the file as UTF-8") from None
+        where = _invalid_byte(path) or error.start  # the reader counts from its last chunk
+        raise ValueError(f"{path}: byte {where} is not valid UTF-8; save the file as UTF-8") from None
     if not cells or not next(iter(cells.values())):
         raise ValueError(f"{path}: the file has no rows; is it the right one?")
     return Table(path, cells)
+
+
+def _invalid_byte(path: Path) -> int | None:
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
 
 
 def csv_line(cells: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rsoftmax._tensors import exact
+from rsoftmax._tensors import everywhere, exact, is_exporting
 from rsoftmax.mappings import r_softmax, weighted_softmax
 from rsoftmax.multilabel.calibration import PlattScaling
 
@@ -241,8 +241,8 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
         k: numbers of labels from 0 to K, integers [..., 1].
 
     Returns:
-        Probabilities [..., K], exactly k of them non-zero in a row of distinct logits. A row with NaN stays NaN, even
-        where k = 0.
+        Probabilities [..., K], exactly k of them non-zero, even with ties or where weights underflow. A row with NaN
+        stays NaN, even where k = 0.
 
     Example:
         >>> keep_count(torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), torch.tensor([[2], [0]]))
@@ -250,7 +250,12 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
                 [0.0000, 0.0000, 0.0000]])
     """
     has_nan = z.isnan().any(-1, keepdim=True)  # zeros would read as "no label"
-    return r_softmax(z, rate_of_count(k, z), mask=(k > 0) | has_nan)
+    p = r_softmax(z, rate_of_count(k, z), mask=(k > 0) | has_nan)
+    if everywhere((p > 0).sum(-1, keepdim=True) == k):
+        return p
+    labels = best_labels(z, k)
+    kept = _kept(p, labels) * labels
+    return p.where(has_nan, kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny))
 
 
 def keep_above(z: Tensor, theta: Tensor) -> Tensor:
@@ -263,14 +268,19 @@ def keep_above(z: Tensor, theta: Tensor) -> Tensor:
         theta: the threshold; broadcasts to [..., 1].
 
     Returns:
-        Probabilities [..., K], non-zero where ``z > theta``.
+        Probabilities [..., K], non-zero where ``z > theta``, even where they underflow.
 
     Example:
         >>> keep_above(torch.tensor([[2.0, 1.0, -1.0], [-2.0, -1.0, -3.0]]), torch.tensor(0.0))
         tensor([[0.8446, 0.1554, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
     """
-    return weighted_softmax(z, F.relu(z - theta))
+    return _kept(weighted_softmax(z, F.relu(z - theta)), z > theta)
+
+
+def _kept(p: Tensor, labels: Tensor) -> Tensor:
+    """Probabilities of which those of the labels are not zero, but at least the smallest normal number."""
+    return p.where(~labels | (p != 0), torch.finfo(p.dtype).tiny)
 
 
 def best_labels(u: Tensor, k: Tensor) -> Tensor:
@@ -285,7 +295,8 @@ def best_labels(u: Tensor, k: Tensor) -> Tensor:
         tensor([[ True,  True, False],
                 [False, False, False]])
     """
-    ranks = u.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    stable = {} if is_exporting() else {"stable": True}  # ONNX's sort always is
+    ranks = u.argsort(dim=-1, descending=True, **stable).argsort(-1)
     return ranks.lt(k)
 
 

@@ -160,7 +160,7 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
         rows=len(y),
         micro=float(_f1(correct, predicted, y, (0, 1))),
         macro=float(f1.nanmean()),
-        samples=float(_f1(correct, predicted, y, 1).mean()),
+        samples=float(_f1(correct, predicted, y, 1)[known.any(1)].mean()),
         precision_at={k: _precision_at(marginals, known, y, k) for k in TOP if k < len(names)},
         brier=curve.brier,
         calibration_error=curve.error,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax._tensors import everywhere, shape_of
+from rsoftmax.fenchel_young import check_reduction
 from rsoftmax.losses import Reduction
 from rsoftmax.mappings import MAPPINGS
 from rsoftmax.multilabel.decoding import DEFAULTS, Decoder, DecoderOptions
@@ -128,6 +129,7 @@ class MultiLabelHead(nn.Module):
             The loss; a scalar, or [...] with ``reduction="none"``.
         """
         scores = output.scores if isinstance(output, Output) else output
+        check_reduction("MultiLabelHead.loss", reduction)
         _check_targets(y, scores.z)
         if _may_be_unknown(y, self.criterion):
             known = ~y.isnan()

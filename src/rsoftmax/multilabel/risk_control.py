@@ -129,7 +129,8 @@ def guaranteed_threshold(
     """Return the thresholds that guarantee a recall or a precision, and for which labels, bool [K].
 
     The arguments are those of :func:`recall_threshold` and :func:`precision_threshold`. For "label", labels that cannot
-    be guaranteed have the threshold of "micro".
+    be guaranteed have the threshold of "micro"; without one, for a recall they are always predicted, for a precision
+    never.
     """
     if (recall is None) == (precision is None):
         raise ValueError(f"pass either recall or precision, got recall={recall!r}, precision={precision!r}")
@@ -141,7 +142,13 @@ def guaranteed_threshold(
 
     found = threshold(by)
     failed = found.isnan()
-    return found.where(~failed, threshold("micro")) if failed.any() else found, ~failed.expand(u.shape[1])
+    if failed.any():
+        try:
+            fallback = threshold("micro")
+        except ValueError:  # too few rows for that as well: predict always, or never
+            fallback = torch.tensor(math.inf if recall is None else -math.inf, dtype=torch.float64)
+        found = found.where(~failed, fallback)
+    return found, ~failed.expand(u.shape[1])
 
 
 def describe_guarantee(
@@ -226,6 +233,8 @@ def _bet(u: Tensor, y: Tensor, level: float, delta: float, by: By, what: str) ->
     """The best of some candidates whose risk is below ``1 - level`` with confidence, by bets on each row's loss."""
     if len(u) < 2:
         raise ValueError(_too_few(what, level, len(u), _rows_for(1 - level, delta)))
+    order = torch.randperm(len(u), generator=torch.Generator().manual_seed(0))  # bets assume rows in random order
+    u, y = u[order], y[order]
     placed = max(int(PLACED * len(u)), 1)
     shares = torch.linspace(0, 1, CANDIDATES + 2, dtype=torch.float64)[1:-1]
     high = u[:placed].double().flatten().sort(descending=True).values

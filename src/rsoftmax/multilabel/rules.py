@@ -238,10 +238,14 @@ class ExpectedF1(_Thresholded):
         return super().loss(*_with_none(scores, y), reduction)
 
     def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of K + 1 labels; "no label" counts where all labels are known, or a positive one is."""
-        some = (y.bool() & (weight > 0)).any(-1, keepdim=True)
-        known = some | (weight > 0).all(-1, keepdim=True)
-        return super().weighted_loss(*_with_none(scores, y), torch.cat([weight, known.to(weight.dtype)], -1))
+        """The loss of K + 1 labels; "no label" counts where all labels are known, or a positive one is.
+
+        Its weight is the mean weight of the known labels.
+        """
+        counted = weight > 0
+        known = (y.bool() & counted).any(-1, keepdim=True) | counted.all(-1, keepdim=True)
+        mean = weight.sum(-1, keepdim=True) / counted.sum(-1, keepdim=True).clamp(min=1)
+        return super().weighted_loss(*_with_none(scores, y), torch.cat([weight, mean * known], -1))
 
 
 class Rate(_Ranked):

@@ -55,8 +55,8 @@ def decode_csr(
         max_labels: the maximum number of labels per row; None: all.
         tail: the expected number of labels of a row that are left out: a number or, for "samples", [rows]; for "macro"
             that of each label in all rows, [K].
-        threshold: predict entries with at least this marginal, a number or [K], instead of maximising an F-measure: the
-            sigmoid of :func:`rsoftmax.multilabel.recall_threshold`, for instance.
+        threshold: predict entries with at least this marginal, a number, [1] or [K], and maximise no F-measure;
+            such as the sigmoid of :func:`rsoftmax.multilabel.recall_threshold`.
 
     Example:
         >>> indptr, indices = torch.tensor([0, 2, 3]), torch.tensor([7, 2, 99])
@@ -71,10 +71,11 @@ def decode_csr(
     if threshold is None and average == "samples":
         k = _best_counts(entries, beta, tail, min_labels, max_labels)
         return _ranks(entries, entries.u) < k[entries.row]
-    margin = entries.u - _thresholds(entries, average, beta, tail, threshold)
-    above = margin > 0 if threshold is None else margin >= 0
+    limit = _thresholds(entries, average, beta, tail, threshold)
+    above = entries.u > limit if threshold is None else entries.u >= limit
     if not min_labels and max_labels is None:
         return above
+    margin = entries.u - limit.where(limit.isfinite(), 0)
     k = entries.row[above].bincount(minlength=entries.rows)
     return _ranks(entries, margin) < k.clamp(min_labels, max_labels)[entries.row]
 
@@ -99,8 +100,7 @@ def _thresholds(
 ) -> Tensor:
     """The decision threshold of each entry as log-odds: [1] or [entries]."""
     if threshold is not None:
-        u = torch.as_tensor(threshold, dtype=torch.float64).logit()
-        return u[entries.label] if u.ndim else u
+        return torch.as_tensor(threshold, dtype=torch.float64).logit().expand(entries.labels)[entries.label]
     if average == "micro":
         total = torch.as_tensor(tail, dtype=torch.float64)
         left_out = float(total * entries.rows if total.ndim == 0 else total.sum())

@@ -124,6 +124,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     """
 
     _targets: Targets
+    _folds: Tensor | None
 
     def __init__(
         self,
@@ -315,7 +316,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return torch.tensor([[1.0] * len(weights), weights], dtype=torch.float32, device="cpu")
 
     def _validation(self, X: Matrix, y: Matrix) -> Rows:
-        return Rows(self._preprocess(self._check_features(X, first=False)), self._targets.indicator(y))
+        X, Y = self._check_features(X, first=False), self._targets.indicator(y)
+        check_consistent_length(X, Y)
+        return Rows(self._preprocess(X), Y)
 
     def _parts(self, rows: Rows, validation: Rows | None) -> Parts:
         """The training and held-out rows of each network: a fold, a fraction, the rows given, or none."""
@@ -323,7 +326,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return [(rows, validation)] * len(self.estimators_)
         folds = len(self.estimators_)
         if folds > 1:
-            fold = torch.from_numpy(stratified_folds(rows.positive(), folds, self._random))
+            fold = self._kept(rows, lambda: torch.from_numpy(stratified_folds(rows.positive(), folds, self._random)))
             return [
                 (rows.take((fold != i).nonzero()[:, 0]), rows.take((fold == i).nonzero()[:, 0])) for i in range(folds)
             ]
@@ -332,11 +335,19 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         aside = min(max(round(self.validation_fraction * len(rows)), 1), len(rows) - 1)
         if not aside:
             raise ValueError(f"{OWNER}: early stopping needs at least two rows, got n_samples = {len(rows)}")
-        order = torch.randperm(len(rows), generator=torch.Generator("cpu").manual_seed(self._seed()), device="cpu")
+        random = torch.Generator("cpu").manual_seed(self._seed())
+        order = self._kept(rows, lambda: torch.randperm(len(rows), generator=random, device="cpu"))
         return [(rows.take(order[aside:]), rows.take(order[:aside]))]
+
+    def _kept(self, rows: Rows, draw: Callable[[], Tensor]) -> Tensor:
+        """Folds of the rows, kept by a warm start: a row that was trained on is not held out later."""
+        if self._folds is None or len(self._folds) != len(rows):
+            self._folds = draw()
+        return self._folds
 
     def _start(self, rows: Rows) -> None:
         """Create the networks."""
+        self._folds = None
         self._batch_size = self.batch_size
         if self.batch_size == "auto":
             self._batch_size = LARGE_BATCH if len(rows) >= MANY_ROWS else SMALL_BATCH

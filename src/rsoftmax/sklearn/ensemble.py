@@ -51,11 +51,15 @@ def training_rows(x: Tensor, y: Tensor) -> tuple[Any, Any]:
     """
     known = ~y.isnan().all(1)
     x, y = x[known], y[known]
+    if not (y == 1).any():
+        raise ValueError(f"no row to train on has a label; got {len(y)} rows with known labels")
     return x.numpy(), y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
 
 
 def check_mergeable(model: SparseLabelClassifier) -> None:
     """Raise before training if the networks could not be merged: a rule that reads logits needs those of each."""
+    if model.backbone is not None:
+        raise ValueError("networks with a backbone cannot be merged; use hidden_layer_sizes=(512,)")
     if model.n_estimators != 1 and choose(model.mapping, model.loss, model.rule, model.r).on_logits:
         raise ValueError(f"networks with rule={model.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
@@ -73,6 +77,7 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         model: a fitted classifier whose networks have at most one hidden layer.
         shift, scale: mean and standard deviation of the features, [features].
     """
+    check_mergeable(model)
     nets: list[Network] = [net.module_ for net in model.estimators_]
     first = nets[0].head
     layers = [[part for part in net.backbone.modules() if isinstance(part, nn.Linear)] for net in nets]

@@ -97,6 +97,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Subclasses have the attributes ``estimator``, ``cv``, ``n_jobs``, ``random_state`` and ``verbose``.
     """
 
+    _other_weights = "the weights are used for calibration and thresholds only"  # if the estimator takes none
     _targets: Targets
     _constant: Array
     estimator: Any
@@ -113,7 +114,9 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._targets.answer(self._targets.as_given(self._decide(odds)), X)
 
     def predict_labels(self, X: Matrix) -> list[list[Any]]:
-        """Predict the names of the labels of each row."""
+        """Predict the names of the labels of each row; for 1-d targets, one class."""
+        if self._targets.one_class:
+            return [[name] for name in self.predict(X).tolist()]
         return self._targets.names(self._targets.as_given(self._decide(self._odds(X))))
 
     def predict_proba(self, X: Matrix) -> Array:
@@ -189,8 +192,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             routed[name] = Bunch(fit=others | ({} if argument is None else {argument: weight}))
             if weight is not None and argument is None and not isinstance(estimator, FrozenEstimator):
                 warnings.warn(
-                    f"{self._owner}: {type(estimator).__name__} takes no sample_weight; the weights are used for"
-                    " calibration and thresholds only",
+                    f"{self._owner}: {type(estimator).__name__} takes no sample_weight; {self._other_weights}",
                     stacklevel=4,
                 )
         return routed
@@ -229,7 +231,8 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if all(isinstance(one, FrozenEstimator) for one in self._estimators()):
             return []
         if hasattr(self.cv, "split") and not isinstance(self.cv, str):
-            return list(self.cv.split(X, np.nan_to_num(Y), **routed.splitter.split))
+            y = self.classes_[Y.argmax(1)] if self._targets.one_class else np.nan_to_num(Y)
+            return list(self.cv.split(X, y, **routed.splitter.split))
         if isinstance(self.cv, Iterable) and not isinstance(self.cv, str):
             return [(np.asarray(train), np.asarray(test)) for train, test in self.cv]
         share = isinstance(self.cv, float) and 0 < self.cv < 1
@@ -292,8 +295,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         max_labels: the maximum number of labels per row; None: all.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
         cv: the number of folds, stratified by labels; "oob": one fit on all rows, for estimators with out-of-bag
-            predictions (``oob_score``) such as random forests; a fraction such as 0.2: one fit, with that fraction of
-            rows held out; or a scikit-learn splitter, or splits.
+            predictions (``oob_score``) such as random forests; a fraction 1/n such as 0.2: one fit, with one of n folds
+            held out; or a scikit-learn splitter, or splits.
         ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
         scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
             and ``beta``, so that a grid search over these compares different measures.
@@ -378,7 +381,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         held_out, models = self._cross_fit(X, Y, splits, routed)
         self.models_ = models if self.ensemble or self._oob else self._refit(X, Y, models, routed)
         self._limits = [_limits(odds) for odds in held_out]
-        self._constant = constant_labels(Y)
+        self._constant = self._constants(Y)
         known = torch.from_numpy(Y.astype(np.float64))
         counted = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
         self._members = self._member_calibrations(held_out, known, counted)
@@ -403,6 +406,14 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         as_matrix = self._targets.kind in ("classes", "matrix")
         model = self if as_matrix else _IndicatorModel(self)
         return float(get_scorer(self.scoring)(model, X, y if as_matrix else self._targets.indicator(y), **given))
+
+    def _constants(self, Y: NDArray[Any]) -> Array:
+        """As :func:`constant_labels`; labels that no model has learned are constant, too."""
+        constant = constant_labels(Y)
+        learned = np.concatenate([model.varying_ for folds in self.models_ for model in folds])
+        open_labels = np.setdiff1d(np.flatnonzero(np.isnan(constant)), learned)
+        constant[open_labels] = np.where(np.nanmean(Y[:, open_labels], 0) > 0.5, np.inf, -np.inf)
+        return constant
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
         """As in the base class; out-of-bag, all rows are fitted and scored."""
@@ -444,7 +455,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         self.thresholds_std_ = (
             np.std(thresholds, 0, ddof=1) if len(thresholds) > 1 else np.full(self.decoder_.threshold.shape, np.nan)
         )
-        odds, known = odds[scored].nan_to_num(nan=-30.0), known[scored]
+        odds, known = torch.from_numpy(self._fill(odds[scored].numpy().copy())), known[scored]
+        odds = odds.where(~odds.isnan(), -30.0)
         found = self.decoder_.decide(odds).labels
         self.expected_score_ = expected_f1(odds.sigmoid(), found, self.average, beta=self.beta)
         names = list(map(str, self.classes_.tolist()))
@@ -560,6 +572,8 @@ def _log_odds(model: Any, X: Matrix, labels: int) -> Array:
         return logit(_from_list(model, p) if isinstance(p, list) else _from_array(p, labels))
     if hasattr(model, "decision_function"):
         scores: Array = np.asarray(model.decision_function(X), dtype=np.float64)
+        if scores.ndim == 1 and labels == 2:  # two classes
+            return np.stack([-scores, scores], axis=1)
         return scores.reshape(len(scores), -1)
     raise ValueError(f"{model!r} has neither predict_proba nor decision_function, one of which is needed for scores")
 

@@ -56,11 +56,14 @@ class RiskControlledClassifier(LabelMetaClassifier):
         >>> round(float(((found * Y).sum(1)[some] / Y.sum(1)[some]).mean()), 1)
         0.9
 
+    For a 1-d ``y`` of classes ``predict_labels`` returns the guaranteed sets, and ``predict`` the most probable class.
     Sets are the supports of t-softmax, see :mod:`rsoftmax.multilabel.risk_control`. For thresholds on calibrated
     marginals wrap the estimator: ``RiskControlledClassifier(ExpectedF1Classifier(forest), recall=0.9)``.
 
     References: Angelopoulos et al., Conformal risk control (2022), Learn then test (2021).
     """
+
+    _other_weights = "the weights are not used"
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class RiskControlledClassifier(LabelMetaClassifier):
         Args:
             X: features, in any format that the estimator takes.
             y: labels [rows, K], 0 or 1, NaN or -1 where unknown; or sets of names.
-            sample_weight: weights of the rows, [rows], for the estimator; held-out rows count equally.
+            sample_weight: weights of the rows, [rows], for the estimator alone; held-out rows count equally.
             fit_params: ``groups`` for the splitter, and arguments of the estimator's ``fit``.
         """
         if (self.recall is None) == (self.precision is None):
@@ -104,11 +107,15 @@ class RiskControlledClassifier(LabelMetaClassifier):
         splits = self._splits(X, Y, routed)
         held_out, self.models_ = self._cross_fit(X, Y, splits, routed)
         rows = splits[0][1] if splits else np.arange(len(Y))
-        self._constant = constant_labels(Y[splits[0][0]] if splits else Y)
+        self._constant = constant_labels(Y[splits[0][0]]) if splits else np.full(Y.shape[1], np.nan)
         u = torch.from_numpy(self._fill(held_out[0][rows]))
         self.thresholds_ = self._thresholds(u, torch.from_numpy(Y[rows].astype(np.float64))).numpy()
         self._copy_attributes(self.models_)
         return self
+
+    def predict_labels(self, X: Matrix) -> list[list[Any]]:
+        """Predict the names of the labels of each row; for 1-d targets, sets of classes, for which the level holds."""
+        return self._targets.names(self._targets.as_given(self._decide(self._odds(X))))
 
     def _thresholds(self, u: Tensor, y: Tensor) -> Tensor:
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}

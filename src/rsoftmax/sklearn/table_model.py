@@ -101,6 +101,8 @@ class TableModel(Labeller, nn.Module):
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
         check_names(features, "features")
+        if settings.get("preprocessing", "auto") is None:
+            raise ValueError("TableModel: preprocessing must not be None; standardise nothing with a LabelNetwork instead")
         found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
         check_lengths(rows, truth)
@@ -109,6 +111,9 @@ class TableModel(Labeller, nn.Module):
         categories = _categories(rows, features)
         x = _encode(rows, features, categories)
         (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
+        if isinstance(weights := settings.get("class_weight"), Mapping):  # columns have numbers, a single label is "it"
+            columns = {name: place if len(found) > 1 else "it" for place, name in enumerate(found)}
+            settings["class_weight"] = {columns.get(name, name): weight for name, weight in weights.items()}
         model = SparseLabelClassifier(average=average, **settings)
         check_mergeable(model)
         made = cls.of(model.fit(*training_rows(x[list(kept)], truth)), features, found, categories)

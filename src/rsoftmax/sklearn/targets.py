@@ -57,7 +57,7 @@ class Targets:
 
     def indicator(self, y: Matrix, classes: Matrix = None) -> Matrix:
         """Return the labels as a matrix [rows, K] of 0 and 1, dense or CSR, NaN where unknown."""
-        if classes is not None and not np.array_equal(np.unique(classes), self.classes):
+        if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes)):
             raise ValueError(f"{self.owner}: {classes=} differ from those of the targets, {self.classes}; omit them")
         if self.kind == "classes":
             return self._one_hot(_column(y))
@@ -144,6 +144,8 @@ class Targets:
         return found
 
     def _check_labels(self, y: Matrix) -> Matrix:
+        if self.kind == "frame" and hasattr(y, "columns"):
+            y = self._columns(y)
         y = sp.csr_array(y) if sp.issparse(y) else np.asarray(y)
         if y.ndim != 2 or y.shape[1] != len(self.classes):
             raise ValueError(
@@ -162,6 +164,15 @@ class Targets:
             )
         return _with_values(y, np.where(unknown, np.nan, values)) if unknown.any() else y
 
+    def _columns(self, y: Matrix) -> NDArray[Any]:
+        """The columns of a data frame in the order of the first one, with NaN where a value is missing."""
+        if set(y.columns) != set(self.classes):
+            raise ValueError(f"{self.owner}: y must have the columns {self.classes}, got {np.asarray(y.columns)}")
+        missing = hasattr(y, "isna") and y.isna().any(axis=None)
+        values = y.to_numpy(dtype=np.float64, na_value=np.nan) if missing else np.asarray(y)
+        columns = list(y.columns)
+        return values[:, [columns.index(name) for name in self.classes]]
+
     def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
         unknown = np.setdiff1d(y, self.classes)
         if len(unknown):
@@ -178,7 +189,9 @@ def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) 
     y, found = targets.indicator(y), targets.indicator(found)
     if has_unknown(y):
         y, found = (part.toarray() if sp.issparse(part) else part for part in (y, found))
-        y, found = np.nan_to_num(y), np.where(np.isnan(y), 0, found)
+        known = ~np.isnan(y).all(1)
+        y, found = np.nan_to_num(y[known]), np.where(np.isnan(y), 0, found)[known]
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
     score = fbeta_score(
         y, found, beta=model.beta, average=model.average, sample_weight=sample_weight, zero_division=1.0
     )

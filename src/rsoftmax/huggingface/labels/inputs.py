@@ -167,7 +167,7 @@ class Inputs:
         """The indices of texts with more than ``max_tokens`` tokens."""
         if self.main_input != TEXT or self.max_tokens is None:
             return []
-        tokens = (self.processor(self._cut(text))[TEXT] for text in texts)
+        tokens = (self.processor(self._cut(text))[TEXT] for text in self.check(texts))
         return [index for index, ids in enumerate(tokens) if len(ids) > self.max_tokens]
 
     def _cut(self, text: str) -> str:

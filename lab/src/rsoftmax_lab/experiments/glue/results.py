@@ -101,7 +101,7 @@ class Difference(NamedTuple):
 
     value: float
     error: float | None
-    freedom: int
+    freedom: float
 
     def __str__(self) -> str:
         return f"{self.value:+.2f}" if self.half is None else f"{self.value:+.2f} ± {self.half:.2f}"
@@ -120,11 +120,14 @@ class Difference(NamedTuple):
 
     @classmethod
     def over_tasks(cls, tasks: Sequence["Difference"]) -> "Difference":
-        """The mean over tasks, whose errors are independent."""
-        errors = [task.error for task in tasks]
-        known = [error for error in errors if error is not None]
-        error = math.hypot(*known) / len(tasks) if len(known) == len(tasks) else None
-        return cls(statistics.fmean(task.value for task in tasks), error, sum(task.freedom for task in tasks))
+        """The mean over tasks, whose errors are independent; degrees of freedom by Welch and Satterthwaite."""
+        value = statistics.fmean(task.value for task in tasks)
+        variances = [task.error**2 for task in tasks if task.error is not None]
+        total = sum(variances)
+        if len(variances) < len(tasks) or not total:
+            return cls(value, None, 0)
+        freedom = total**2 / sum(v**2 / task.freedom for v, task in zip(variances, tasks, strict=True))
+        return cls(value, math.sqrt(total) / len(tasks), freedom)
 
 
 class Paired(NamedTuple):
