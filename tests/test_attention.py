@@ -578,3 +578,10 @@ def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
             assert_close(ours, sparse_attention(scaled, k, v, mask, is_causal=causal, **given))
             weights = attention_weights(q, k, mask, causal, "log n", **given)
             assert_close(weights @ v, ours)
+
+
+def test_empty_batches_of_three_dimensions_give_empty_results() -> None:
+    q = torch.zeros(0, 5, 8, requires_grad=True)
+    o = sparse_attention(q, q, q, mapping="t_softmax", t=2.0)
+    assert o.shape == (0, 5, 8)
+    o.sum().backward()

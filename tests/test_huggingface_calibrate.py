@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
+from rsoftmax.huggingface.attention.adapter import max_positions
 from rsoftmax.huggingface.attention.calibrate import (
     BINS,
     CORRECTIONS,
@@ -27,7 +28,7 @@ from rsoftmax.huggingface.attention.calibrate import (
     certified,
     moved_mass,
 )
-from rsoftmax.huggingface.attention.compare import CONFIDENCE, student_quantile, text_batches
+from rsoftmax.huggingface.attention.compare import CONFIDENCE, compare, student_quantile, text_batches
 
 
 def texts(rows: int = 8, length: int = 24) -> list[dict[str, Tensor]]:
@@ -260,3 +261,53 @@ def test_moved_mass_is_the_total_variation_distance() -> None:
     assert_close(moved_mass(mass, 2.0, 0.0), mass[:, gap >= 2].sum(-1))
     assert_close(moved_mass(mass, math.inf, 0.0), torch.zeros(1))
     assert moved_mass(mass, 2.0, 1.0) > moved_mass(mass, 2.0, 0.0)
+
+
+def test_a_single_logit_and_labels_are_read_as_log_odds() -> None:
+    torch.manual_seed(0)
+    for options in ({"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}):
+        given: dict[str, Any] = {**TEXT, **options, "initializer_range": 0.5}
+        model = hf.BertForSequenceClassification(hf.BertConfig(**given)).eval()
+        batches = texts()
+        (found,) = compare(model, batches, [{"mapping": "t_softmax", "t": 0.05}])
+        dense, errors = [model(**batch).logits.detach().double() for batch in batches], []
+        set_attention(model, "t_softmax", t=0.05)
+        for batch, before in zip(batches, dense, strict=True):
+            p, q = before.sigmoid(), model(**batch).logits.detach().double().sigmoid()
+            errors.append((p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).sum(-1))
+        assert found.metric == "KL divergence of the labels from the dense model"
+        assert found.mean()[0] == pytest.approx(float(torch.cat(errors).mean()), rel=1e-3)
+        assert found.mean()[0] > 0
+        calibrate(model, texts(16), 1e9, per_head=True)  # gradients of the sampled loss
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    ids = {"input_ids": torch.randint(5, WORDS, (2, 8))}
+    questions = hf.BertForQuestionAnswering(hf.BertConfig(**TEXT))
+    with pytest.raises(ValueError, match="BertForQuestionAnswering returns neither logits nor hidden states"):
+        sweep(questions, [ids])
+    for few in ({"input_ids": ids["input_ids"][:1]}, {}):
+        with pytest.raises(ValueError, match="at least two are needed, got"):
+            calibrate(classifier(), [few])
+    model = classifier()
+    set_attention(model, "r_softmax", r=0.5, scale="log n")
+    with pytest.raises(ValueError, match="the model has scale='log n'"):
+        sweep(model, [ids])
+
+
+def test_a_scale_belongs_to_its_mapping() -> None:
+    model, batch = classifier(), texts()[0]
+    before = model(**batch).logits
+    set_attention(model, "r_softmax", r=0.5, scale="log n")
+    model.set_attn_implementation("softmax")
+    assert_close(model(**batch).logits, before)
+
+
+def test_positions_before_that_of_padding_are_not_used(tmp_path: Path) -> None:
+    given: dict[str, Any] = {**TEXT, "max_position_embeddings": 20, "pad_token_id": 1}
+    roberta = hf.RobertaModel(hf.RobertaConfig(**given)).eval()
+    most = max_positions(roberta)
+    assert most == 18
+    roberta(torch.full((1, most), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        roberta(torch.full((1, most + 1), 5))

@@ -40,6 +40,13 @@ def test_attention_map_draws_a_saved_model(saved: Path) -> None:
         assert picture.size[0] > 1000
 
 
+def test_attention_map_of_a_saved_mapping_without_a_parameter(saved: Path) -> None:
+    model = hf.BertModel.from_pretrained(saved)
+    set_attention(model, "sparsemax")
+    model.save_pretrained(saved)
+    assert attention_map(str(saved), "the cat sat", 0, [1]).title.startswith("sparsemax ")
+
+
 def test_attention_map_marks_zeros_and_leaves_the_future_out(saved: Path) -> None:
     found = attention_map(str(saved), "the cat sat", 0, [1], "sparsemax")
     assert found.tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]

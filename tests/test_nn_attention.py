@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from cases import case
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.testing import assert_close
 
 from rsoftmax import attention_weights
@@ -88,6 +89,10 @@ def test_self_attention_unbatched_and_nested_tensors() -> None:
         assert_close(a, b, **CLOSE)
     with pytest.raises(ValueError, match="nested tensors need batch_first=True"), torch.inference_mode():
         ours(nested, nested, nested.clone())
+    with pytest.raises(ValueError, match="nested tensors take no masks"), torch.inference_mode():
+        ours(nested, nested, nested, attn_mask=torch.ones(6, 6).bool().triu(1), is_causal=True)
+    with pytest.raises(ValueError, match="nested tensors are for inference"):
+        ours(nested, nested, nested)
 
 
 def sparse_rows(module: nn.MultiheadAttention, x: Tensor) -> Any:
@@ -277,3 +282,29 @@ def test_layers_and_replaced_modules_take_the_scale() -> None:
     assert any(name.endswith("log_scale") for name, _ in replaced.named_parameters())
     again = replace_attention(replaced, "softmax")
     assert not any(name.endswith("log_scale") for name, _ in again.named_parameters())
+
+
+def test_masks_of_integers_are_refused() -> None:
+    attention, x = MultiheadAttention(8, 2, batch_first=True, r=0.5), torch.randn(2, 5, 8)
+    with pytest.raises(TypeError, match=r"masks must be bool or float, got torch\.int64; use mask\.bool\(\)"):
+        attention(x, x, x, key_padding_mask=torch.zeros(2, 5, dtype=torch.long), attn_mask=torch.zeros(5, 5).bool())
+
+
+def test_a_shared_attention_is_replaced_under_all_its_names() -> None:
+    model = nn.Module()
+    model.a = model.b = nn.MultiheadAttention(8, 2)
+    replace_attention(model, "t_softmax", t=2.0)
+    assert isinstance(model.a, MultiheadAttention)
+    assert model.a is model.b
+
+
+def test_hooks_and_buffers_stay() -> None:
+    model, x = nn.Sequential(nn.MultiheadAttention(8, 2)), torch.randn(5, 2, 8)
+    handle = model[0].register_forward_hook(lambda module, args, output: (torch.zeros_like(output[0]), output[1]))
+    prune.l1_unstructured(model[0], "in_proj_weight", 0.5)
+    replace_attention(model, "t_softmax", t=2.0)
+    assert not model[0](x, x, x)[0].any()
+    handle.remove()
+    for _ in range(2):
+        model[0](x, x, x)[0].sum().backward()
+    assert torch.count_nonzero(model[0].in_proj_weight) == 24 * 8 // 2  # type: ignore[arg-type]

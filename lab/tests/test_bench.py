@@ -92,6 +92,15 @@ def test_bench_generate_measures_both_caches_in_both_number_formats(tmp_path: Pa
     assert in_order(rows)
 
 
+def test_bench_generate_leaves_the_rows_alone_if_the_model_is_too_short(tmp_path: Path) -> None:
+    config = LlamaConfig(**generate.CONFIG | generate.SMALLER | {"max_position_embeddings": 64})
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "short")
+    (tmp_path / "bench_generate_model.jsonl").write_text("rows")
+    words = ["bench", "generate", "--quick", "--model", str(tmp_path / "short"), "--out", str(tmp_path)]
+    assert "must have positions for 72 tokens" in rsoftmax(*words, code=2)
+    assert (tmp_path / "bench_generate_model.jsonl").read_text() == "rows"
+
+
 @pytest.mark.parametrize("kind", generate.CACHES)
 def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
     config = LlamaConfig(**generate.CONFIG | generate.SMALLER)

@@ -115,7 +115,7 @@ def prepare(
     query, key, value = _align(name, query, key, value, enable_gqa)
     rows = tuple(query.shape[:-1]) if has_heads else (query.shape[-2],)
     sizes = Sizes(
-        tuple(query.shape[:-3]), key.shape[-3], query.shape[-3] // key.shape[-3], query.shape[-2], key.shape[-2]
+        tuple(query.shape[:-3]), key.shape[-3], query.shape[-3] // max(key.shape[-3], 1), query.shape[-2], key.shape[-2]
     )
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"{name}: dropout_p must be in [0, 1], got {dropout_p!r}; 0.1 drops a tenth of the weights")

@@ -80,7 +80,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )
         self._qkv_same_embed_dim = False
-        self.mapping = made
+        self.mapping = made.to(device)
         self.log_scale = log_scale("MultiheadAttention", scale, num_heads, device)
 
     def forward(
@@ -113,6 +113,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         if is_causal and attn_mask is None:
             raise RuntimeError("MultiheadAttention: is_causal=True needs attn_mask, as in torch")
         if query.is_nested:
+            if attn_mask is not None or key_padding_mask is not None:
+                raise ValueError("MultiheadAttention: nested tensors take no masks; pass padded tensors instead")
+            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters())):
+                raise ValueError("MultiheadAttention: nested tensors are for inference; call it under torch.no_grad()")
             return self._nested(query, key, value), None
         batched, first = query.dim() == 3, self.batch_first
         if not batched:
@@ -174,6 +178,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             masks.append(padding[:, None, None, :])
         if not masks:
             return None
+        for m in masks:
+            if m.dtype != torch.bool and not m.is_floating_point():
+                raise TypeError(f"MultiheadAttention: masks must be bool or float, got {m.dtype}; use mask.bool()")
         masks = [F.pad(m, (0, self._appended)) for m in masks] if self._appended else masks  # False, or 0: kept
         if all(m.dtype == torch.bool for m in masks):
             return ~(masks[0] | masks[-1])
@@ -230,11 +237,13 @@ def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[st
     row = ROW_MAPPINGS[mapping]
     kind: Any = module_of(row)
     value = row.bind(caller, parameter)
+    options = {option.name: parameter[option.name] for option in row.options if option.name in parameter}
     if row.parameter is None:
         if learnable:
             raise ValueError(f"{caller}: {mapping} has no parameter to learn")
+        if options:
+            raise ValueError(f"{caller}: options of {mapping}, which has no parameter, are not supported: {options}")
         return kind()
-    options = {option.name: parameter[option.name] for option in row.options if option.name in parameter}
     return kind(value, learnable=learnable, **options)
 
 
@@ -314,7 +323,8 @@ def replace_attention(
         >>> encoder.layers[1].self_attn.mapping
         TSoftmax(t=6, learnable=False, dim=-1, edge=0.0)
     """
-    found = {name: part for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)}
+    every = module.named_modules(remove_duplicate=False)  # a shared module has several names
+    found = {name: part for name, part in every if isinstance(part, nn.MultiheadAttention)}
     if not found:
         raise ValueError(
             f"replace_attention: {type(module).__name__} contains no nn.MultiheadAttention; for Transformers models use"
@@ -326,7 +336,8 @@ def replace_attention(
                 f"replace_attention: {name or 'the module'} is a {type(part).__name__}, a subclass of"
                 " nn.MultiheadAttention that may override forward; replace it by nn.MultiheadAttention first"
             )
-    replaced = {name: _replaced(part, mapping, learnable, scale, parameter) for name, part in found.items()}
+    made = {part: _replaced(part, mapping, learnable, scale, parameter) for part in found.values()}
+    replaced = {name: made[part] for name, part in found.items()}
     for name, part in replaced.items():
         if name:
             module.set_submodule(name, part)
@@ -345,7 +356,8 @@ def _replaced(
     new = MultiheadAttention.__new__(MultiheadAttention)
     nn.Module.__init__(new)
     new.__dict__.update({name: a for name, a in vars(old).items() if not name.startswith("_") or "embed" in name})
-    new._parameters, new._modules = dict(old._parameters), dict(old._modules)
+    new.__dict__.update({name: a for name, a in vars(old).items() if "_hooks" in name})
+    new._parameters, new._modules, new._buffers = dict(old._parameters), dict(old._modules), dict(old._buffers)
     device = old.out_proj.weight.device
     new._qkv_same_embed_dim, new.mapping = False, made.to(device)
     new.log_scale = log_scale("replace_attention", scale, old.num_heads, device)
@@ -365,7 +377,8 @@ def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
 
     For code that calls ``F.scaled_dot_product_attention``: timm, sentence-transformers, or your own. Code that imported
     the function by name keeps using torch's: check the number of calls. torch's fast path of ``nn.MultiheadAttention``,
-    which does not call the function, is disabled within the block.
+    which does not call the function, is disabled within the block; with ``need_weights=True``, its default, the module
+    does not call it either and stays dense: use :func:`replace_attention`.
 
     Args:
         mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.

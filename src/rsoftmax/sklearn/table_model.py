@@ -102,7 +102,7 @@ class TableModel(Labeller, nn.Module):
         """
         check_names(features, "features")
         if settings.get("preprocessing", "auto") is None:
-            raise ValueError("TableModel: preprocessing must not be None; standardise nothing with a LabelNetwork instead")
+            raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
         found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
         check_lengths(rows, truth)

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax.huggingface.attention.adapter import max_positions, quiet
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
@@ -114,8 +114,15 @@ RANDOM = "random tokens"
 def model_groups(settings: Settings) -> list[Group]:
     """Prefill and decoding of the given model, by threads and length, on the lengths that it has positions for."""
     network = _given(settings.model)
-    longest = getattr(network.config, "max_position_embeddings", max(MODEL_LENGTHS))
-    lengths = [n for n in (QUICK_LENGTHS if settings.quick else MODEL_LENGTHS) if n <= longest]
+    longest = max_positions(network) or max(MODEL_LENGTHS) + NEW
+    lengths = [n for n in (QUICK_LENGTHS if settings.quick else MODEL_LENGTHS) if n + NEW <= longest]
+    window = getattr(network.config, "sliding_window", None)
+    if not lengths or (window is not None and window < max(lengths)):
+        least = min(QUICK_LENGTHS if settings.quick else MODEL_LENGTHS) + NEW
+        raise ValueError(
+            f"the model {settings.model!r} must have positions for {least} tokens and no shorter window, got"
+            f" {longest} positions and a window of {window}"
+        )
     words = _words(settings, network.config.vocab_size, max(lengths, default=0) + 1)
     name, text = settings.model.rstrip("/").rsplit("/", 1)[-1], Path(settings.texts).name or RANDOM
     return [

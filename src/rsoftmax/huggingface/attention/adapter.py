@@ -348,3 +348,16 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def max_positions(model: nn.Module) -> int | None:
+    """The number of tokens that a model has positions for; None if it does not say.
+
+    RoBERTa and its relatives never use the positions up to that of padding.
+    """
+    most = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    unused = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
+    return most - max(unused, default=0)

@@ -333,6 +333,9 @@ def _check_call(mapping: str, learnable: bool, edge: float | None, given: dict[s
         raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(ROW_MAPPINGS)}")
     register(mapping)  # it may have been added to the table after this package was imported
     row = ROW_MAPPINGS[mapping]
+    ignored = [option.name for option in row.options if option.name in given]
+    if ignored:
+        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
     value: HeadValues | None = row.bind("set_attention", {**given, "edge": edge})
     row.bind_options("set_attention", {} if edge is None else {"edge": edge})
     if row.parameter is None and learnable:

@@ -94,7 +94,7 @@ def attend(
     _refuse_unsupported(mapping, module, options)
     causal = attention_mask is None and adapter.is_causal(module, is_causal, query.shape[2])
     mask = _add_bias(_crop(attention_mask, key.shape[2]), position_bias)
-    query, scale = _scale(module, query, scaling)
+    query, scale = _scale(mapping, module, query, scaling)
     given = {"scale": scale, "enable_gqa": True, "mapping": mapping, **_parameter(mapping, module, key.shape[2])}
     output = sparse_attention(query, key, value, mask, dropout, causal, **given)
     for observer in _current_observers():
@@ -160,10 +160,10 @@ def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
     return {parameter.name: held.loaded_value(), **held.options}
 
 
-def _scale(module: nn.Module, query: Tensor, scaling: float | None) -> tuple[Tensor, float | str | None]:
+def _scale(mapping: str, module: nn.Module, query: Tensor, scaling: float | None) -> tuple[Tensor, float | str | None]:
     """The query and the scale; with ``scale="log n"`` the factors of the heads are multiplied into the query."""
     held = parameter_of(module)
-    if held is None or held.log_scale is None:
+    if held is None or held.log_scale is None or held.name != mapping:  # a mapping that is not in use now
         return query, scaling
     usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
     return (query * (usual * held.log_scale)[:, None, None]).to(query.dtype), "log n"

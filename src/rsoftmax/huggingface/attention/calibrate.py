@@ -41,6 +41,7 @@ from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
 from rsoftmax.huggingface.attention.compare import (
     CONFIDENCE,
     COSINE,
+    LABELS,
     Batch,
     Comparison,
     Outcome,
@@ -424,7 +425,7 @@ def _gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modu
     with _frozen(model), UNCOMPILED:
         for batch in batches[:GRADIENT_BATCHES]:
             with torch.enable_grad(), evaluating(model), observing(Observer(None, tap=tap)):
-                _sampled_loss(outcome_of(batch, model(**batch))).backward()
+                _sampled_loss(outcome_of(model, batch, model(**batch))).backward()
             for module, leaf in leaves:
                 grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
                 total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
@@ -436,6 +437,9 @@ def _gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modu
 def _sampled_loss(outcome: Outcome) -> Tensor:
     if outcome.metric == COSINE:
         return (outcome.values * torch.randn_like(outcome.values)).sum()
+    if outcome.metric == LABELS:
+        truth = torch.bernoulli(outcome.values.detach().sigmoid())
+        return F.binary_cross_entropy_with_logits(outcome.values, truth, reduction="sum")
     labels = torch.distributions.Categorical(logits=outcome.values.detach()).sample()
     return F.cross_entropy(outcome.values, labels, reduction="sum")
 
@@ -449,7 +453,9 @@ def _split(batches: Iterable[Batch], held_out: Iterable[Batch] | None) -> tuple[
     if held_out is not None:
         return given, [held_out] if isinstance(held_out, Mapping) else list(held_out)
     if len(given) == 1:
-        rows = next(len(value) for value in given[0].values() if isinstance(value, Tensor))
+        rows = next((len(value) for value in given[0].values() if isinstance(value, Tensor)), 0)
+        if rows < 2:
+            raise ValueError(f"calibrate: half of the texts are held out, so at least two are needed, got {rows}")
         given = [_rows(given[0], slice(rows // 2)), _rows(given[0], slice(rows // 2, None))]
     return given[: len(given) // 2], given[len(given) // 2 :]
 

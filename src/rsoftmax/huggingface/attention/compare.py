@@ -27,6 +27,7 @@ CONFIDENCE = 0.95  # of upper bounds
 ROWS = 128  # queries per text whose weights are observed
 LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
 KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
+LABELS = "KL divergence of the labels from the dense model"  # logits are log-odds
 
 
 def compare(
@@ -45,6 +46,8 @@ def compare(
     """
     host, results = pretrained_model(model), [Comparison() for _ in settings]
     dense = _dense_implementation(host)
+    if any(held is not None and held.scale for held in map(parameter_of, adapter.attention_modules(host).values())):
+        raise ValueError("the model has scale='log n', without which softmax is another model: nothing to compare with")
     with restored(model):
         for batch in batches:
             host.set_attn_implementation(dense)
@@ -204,22 +207,28 @@ class Outcome(NamedTuple):
         """The error of each sample."""
         if self.metric == COSINE:
             return (1 - (self.values * sparse.values).sum(-1)).cpu()
+        divergence = _kl if self.metric == KL else _kl_of_labels
         blocks = zip(self.values.split(256), sparse.values.split(256), strict=True)
-        return torch.cat([_kl(*pair) for pair in blocks]).cpu()
+        return torch.cat([divergence(*pair) for pair in blocks]).cpu()
 
 
-def outcome_of(batch: Batch, output: Any) -> Outcome:
-    """Next-token logits of real tokens, class logits, or mean-pooled embeddings."""
+def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
+    """Next-token logits of real tokens, logits of classes or labels, or mean-pooled embeddings."""
     logits = getattr(output, "logits", None)
     if logits is None:
-        states = next(value for value in output.values() if isinstance(value, Tensor) and value.dim() == 3)
-        tokens = _tokens(batch, len(states), states.shape[1]).to(states.device)
+        states = next((value for value in output.values() if isinstance(value, Tensor) and value.dim() == 3), None)
+        if states is None:
+            raise ValueError(
+                f"{type(model).__name__} returns neither logits nor hidden states [texts, tokens, width] to measure an"
+                " error on; pass its encoder, or a model with a language modelling or classification head"
+            )
+        tokens = _tokens(batch, len(states), states.shape[1], decoder=True).to(states.device)
         pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
         values = F.normalize(pooled.float(), dim=-1)
         return Outcome(COSINE, values, torch.arange(len(states)), tokens.sum(1).long().cpu())
     if logits.dim() == 2:
         lengths = _tokens(batch, len(logits)).sum(-1).long().cpu()
-        return Outcome(KL, logits, torch.arange(len(logits)), lengths)
+        return Outcome(_metric(model, logits), logits, torch.arange(len(logits)), lengths)
     tokens = _tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
     values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
     loss = getattr(output, "loss", None)
@@ -243,16 +252,29 @@ def check_batches(batches: Iterable[Batch]) -> list[Batch]:
     return given
 
 
+def _metric(model: nn.Module, logits: Tensor) -> str:
+    """How the logits of a text are read: as classes, or as labels if there is one or the model says so."""
+    kind = getattr(pretrained_model(model).config, "problem_type", None)
+    if kind == "regression" and logits.shape[-1] > 1:
+        raise ValueError(f"{type(model).__name__} is a regression, for which there is no error; pass its encoder")
+    return LABELS if logits.shape[-1] == 1 or kind == "multi_label_classification" else KL
+
+
 def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
     p, q = (logits.float().log_softmax(-1) for logits in (dense, sparse))
     return (p.exp() * (p - q)).sum(-1)
+
+
+def _kl_of_labels(dense: Tensor, sparse: Tensor) -> Tensor:
+    p, q = (F.logsigmoid(torch.stack([logits, -logits]).float()) for logits in (dense, sparse))
+    return (p.exp() * (p - q)).sum((0, -1))
 
 
 def _run(model: nn.Module, batch: Batch) -> Outcome:
     with torch.no_grad(), evaluating(model):
         start = time.process_time()
         output = model(**batch)
-        return outcome_of(batch, output)._replace(seconds=time.process_time() - start)
+        return outcome_of(model, batch, output)._replace(seconds=time.process_time() - start)
 
 
 def _tokens(batch: Batch, rows: int, length: int | None = None, decoder: bool = False) -> Tensor:
@@ -318,7 +340,7 @@ def text_batches(
         length: the number of tokens per text. Default: 512, or the model's number of positions if that is lower.
         samples: the number of texts. Default: 16 pieces, or 200 lines.
     """
-    positions = getattr(model.config, "max_position_embeddings", length or 512)
+    positions = adapter.max_positions(model) or length or 512
     length = length or min(512, positions)
     if length > positions:
         raise ValueError(f"length must be at most {positions}, the model's number of positions, got {length}")

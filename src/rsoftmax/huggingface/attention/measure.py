@@ -20,7 +20,6 @@ from rsoftmax.huggingface.attention.api import (
     set_attention,
 )
 from rsoftmax.huggingface.attention.attend import Observed, Observer, observing
-from rsoftmax.huggingface.attention.saving import ENTRY
 from rsoftmax.mappings import MAPPINGS
 
 MAX_TOKENS = 64  # more would not be legible in a plot
@@ -232,7 +231,7 @@ def attention_map(
 
 def _title(model: Any) -> str:
     mapping = adapter.implementation(model.config)
-    if not hasattr(model.config, ENTRY):
+    if mapping not in MAPPINGS or MAPPINGS[mapping].parameter is None:
         return str(mapping)
     used = parameters(model)
     values = used.values[~used.values.isnan()].unique().tolist()

@@ -107,7 +107,9 @@ class HeadParameter(nn.Module):
         if self.learnable or not in_memory(values):
             return values
         first, *others = values.tolist()
-        return first if others.count(first) == len(others) else values  # a number takes less time to check
+        if others.count(first) < len(others):
+            return values
+        return float(f"{first:.7g}")  # takes less time to check, and is 0.7 where float32 has 0.69999999
 
     def check_length(self, keys: int) -> None:
         """Warn if a call has more keys than the values were calibrated for."""

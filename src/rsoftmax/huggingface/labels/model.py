@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from rsoftmax.files.card import count_of, model_card
 from rsoftmax.files.folders import CARD, LABELS, SETTINGS, WEIGHTS, read, read_settings, write
-from rsoftmax.huggingface.attention.adapter import ModelOutput, quiet
+from rsoftmax.huggingface.attention.adapter import ModelOutput, max_positions, quiet
 from rsoftmax.huggingface.attention.saving import ENTRY
 from rsoftmax.huggingface.labels import training
 from rsoftmax.huggingface.labels.inputs import (
@@ -188,7 +188,7 @@ class LabelModel(Labeller, PreTrainedModel):
         if lacking:
             raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be initialized at random")
         if is_text:
-            most = min(getattr(processor, "model_max_length", MAX_TOKENS), _max_positions(network))
+            most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
             max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
         rule = choose(**{name: head[name] for name in ("mapping", "loss", "rule", "r") if name in head})
         if rule.name == "expected_f1":
@@ -427,16 +427,6 @@ class LabelModel(Labeller, PreTrainedModel):
             if isinstance(module, BATCH_NORMS):
                 module.eval()
         return self
-
-
-def _max_positions(network: PreTrainedModel) -> int:
-    """The number of tokens that an encoder takes; RoBERTa never uses its first two positions."""
-    config = network.config
-    most = getattr(config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most < 1:
-        return MAX_TOKENS
-    offset = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
-    return most - offset
 
 
 @torch.inference_mode()
