@@ -23,7 +23,7 @@ KINDS = {
 
 
 class Point(NamedTuple):
-    """A setting: time relative to torch's attention, accuracy or error, share of zeros, spread over seeds."""
+    """A setting: time relative to torch's attention, accuracy or error, share of zeros, standard error over seeds."""
 
     time: float
     quality: float

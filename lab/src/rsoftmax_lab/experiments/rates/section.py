@@ -45,15 +45,14 @@ def _timed(trials: list[Trial[Any]]) -> dict[Method, Paired]:
 
 
 def _finetuned(task: str, methods: dict[Method, Paired], error: float) -> Panel:
-    points = {
-        _words(method): Point(one.time.value, one.accuracy.value, one.zeros.value / 100, one.accuracy.spread)
-        for method, one in methods.items()
-        if one.time is not None
-    }
-    dense = methods[SOFTMAX].accuracy.value if SOFTMAX in methods else None
-    band = None if dense is None else (dense - error, dense + error)
+    """Differences to softmax, paired by seed, with their standard errors: methods may have different seeds."""
+    points = {}
+    for method, one in methods.items():
+        difference = results.Difference.of([0.0]) if method == SOFTMAX else one.difference
+        if difference is not None and one.time is not None:
+            points[_words(method)] = Point(one.time.value, difference.value, one.zeros.value / 100, difference.error)
     time = "time of a training step relative to sdpa"
-    return Panel(f"{task}, fine-tuned", "accuracy on dev, %", time, points, band=band)
+    return Panel(f"{task}, fine-tuned", "accuracy minus that of softmax, points", time, points, band=(-error, error))
 
 
 def _pretrained(title: str, metric: str, settings: dict[str, Any]) -> Panel:
