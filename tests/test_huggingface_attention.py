@@ -231,6 +231,10 @@ def test_a_wrong_rate_changes_no_layer() -> None:
     with pytest.raises(ValueError, match=r"got 1.5"):
         set_parameter(model, [0.3, 1.5])
     assert (parameters(model).values == 0.2).all()
+    set_attention(model, "r_softmax", r=0.5, learnable=True)
+    with pytest.raises(ValueError, match="no gradient at the edge"):
+        set_parameter(model, [0.6, 0.0])
+    assert (parameters(model).values == 0.5).all()
 
 
 def test_what_is_no_model_or_has_no_rate_is_said() -> None:

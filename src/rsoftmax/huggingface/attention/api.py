@@ -115,8 +115,16 @@ def set_parameter(model: nn.Module, value: HeadValues) -> None:
     host = pretrained_model(model)
     held = list(head_parameters(host).values())
     rows = per_head(value, held[0].parameter, [len(each.values) for each in held], "set_parameter")
-    for each, row in zip(held, rows, strict=True):
-        each.values, each.max_length = row, None
+    before = [each.stored.detach().clone() for each in held]
+    try:
+        for each, row in zip(held, rows, strict=True):
+            each.values = row
+    except ValueError:  # a learnable parameter cannot lie at the end of its domain
+        for each, stored in zip(held, before, strict=True):
+            each.stored.data.copy_(stored)
+        raise
+    for each in held:
+        each.max_length = None
     remember(host.config, Setting(value, held[0].learnable, held[0].options.get("edge"), scale=held[0].scale))
 
 
