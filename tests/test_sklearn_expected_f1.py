@@ -433,8 +433,6 @@ def test_folds_share_every_label() -> None:
 def test_a_fitted_estimator_of_two_classes_scores_both() -> None:
     y = Y[:, 0]
     svm = LinearSVC().fit(X[TRAIN], y[TRAIN])
-    model = ExpectedF1Classifier(FrozenEstimator(svm)).fit(X[TRAIN], y[TRAIN])
-    assert abs((model.predict(X[TEST]) == y[TEST]).mean() - svm.score(X[TEST], y[TEST])) < 0.05
     odds = FoldModel(FrozenEstimator(svm)).fit(X, np.eye(2)[y]).log_odds(X)
     np.testing.assert_array_equal(odds[:, 0], -odds[:, 1])
 

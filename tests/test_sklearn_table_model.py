@@ -71,6 +71,8 @@ def test_a_single_label_is_trained_too() -> None:
     items = [[0.0], [1.0]] * 9 + [[0.0]] * 9
     other = TableModel.fit(items, gaps, ["u"], names=["a"], n_estimators=2, lr=1e-2, random_state=0)
     assert other.predict([[0.0], [1.0]], every_label=True) == rows
+    with pytest.raises(ValueError, match="no row of y has a label"):
+        TableModel.fit([[0.0], [1.0]], [[], []], ["u"], names=["a"])
 
 
 def test_rows_must_be_finite_numbers_of_every_feature() -> None:

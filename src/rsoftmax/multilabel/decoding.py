@@ -251,7 +251,7 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
     """
     has_nan = z.isnan().any(-1, keepdim=True)  # zeros would read as "no label"
     p = r_softmax(z, rate_of_count(k, z), mask=(k > 0) | has_nan)
-    if everywhere((p > 0).sum(-1, keepdim=True) == k):
+    if everywhere(p.count_nonzero(-1).unsqueeze(-1) == k):
         return p
     labels = best_labels(z, k)
     kept = _kept(p, labels) * labels

@@ -51,8 +51,6 @@ def training_rows(x: Tensor, y: Tensor) -> tuple[Any, Any]:
     """
     known = ~y.isnan().all(1)
     x, y = x[known], y[known]
-    if not (y == 1).any():
-        raise ValueError(f"no row to train on has a label; got {len(y)} rows with known labels")
     return x.numpy(), y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
 
 

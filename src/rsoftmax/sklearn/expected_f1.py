@@ -114,9 +114,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._targets.answer(self._targets.as_given(self._decide(odds)), X)
 
     def predict_labels(self, X: Matrix) -> list[list[Any]]:
-        """Predict the names of the labels of each row; for 1-d targets, one class."""
-        if self._targets.one_class:
-            return [[name] for name in self.predict(X).tolist()]
+        """Predict the names of the labels of each row."""
         return self._targets.names(self._targets.as_given(self._decide(self._odds(X))))
 
     def predict_proba(self, X: Matrix) -> Array:
@@ -406,6 +404,12 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         as_matrix = self._targets.kind in ("classes", "matrix")
         model = self if as_matrix else _IndicatorModel(self)
         return float(get_scorer(self.scoring)(model, X, y if as_matrix else self._targets.indicator(y), **given))
+
+    def predict_labels(self, X: Matrix) -> list[list[Any]]:
+        """Predict the names of the labels of each row; for 1-d targets, one class."""
+        if self._targets.one_class:
+            return [[name] for name in self.predict(X).tolist()]
+        return super().predict_labels(X)
 
     def _constants(self, Y: NDArray[Any]) -> Array:
         """As :func:`constant_labels`; labels that no model has learned are constant, too."""

@@ -113,10 +113,6 @@ class RiskControlledClassifier(LabelMetaClassifier):
         self._copy_attributes(self.models_)
         return self
 
-    def predict_labels(self, X: Matrix) -> list[list[Any]]:
-        """Predict the names of the labels of each row; for 1-d targets, sets of classes, for which the level holds."""
-        return self._targets.names(self._targets.as_given(self._decide(self._odds(X))))
-
     def _thresholds(self, u: Tensor, y: Tensor) -> Tensor:
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
         thresholds, controlled = guaranteed_threshold(u, y, **level)

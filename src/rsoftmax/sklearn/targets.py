@@ -94,6 +94,8 @@ class Targets:
         if self.separator:
             return "joined"
         self._refuse_joined(y)
+        if np.ndim(y) == 2 and not np.shape(y)[1]:
+            raise ValueError(f"{self.owner}: no row of y has a label")
         return "matrix" if np.ndim(y) == 2 and np.shape(y)[1] != 1 else "classes"
 
     def _refuse_joined(self, y: Matrix) -> None:
