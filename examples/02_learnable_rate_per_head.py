@@ -10,7 +10,8 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor, nn
 
-from rsoftmax import RSoftmax, sparse_attention
+from rsoftmax import RSoftmax
+from rsoftmax.attention import sparse_attention
 
 torch.manual_seed(0)
 TOKENS, WIDTH, HEADS = 16, 32, 4

@@ -14,11 +14,11 @@ from time import perf_counter
 
 import matplotlib.pyplot as plt
 import torch
+from rsoftmax.schedules import linear
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, BertConfig, logging
 
-from rsoftmax.huggingface import set_attention, set_parameter, sparsity
-from rsoftmax.schedules import linear
+from rsoftmax.attention.transformers import set_attention, set_parameter, sparsity
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # threads would wait for each other on a busy machine

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer, logging
 
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 
 logging.disable_progress_bar()
 random.seed(0)

@@ -11,7 +11,7 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import f1_score
 
-from rsoftmax.sklearn import ExpectedF1Classifier
+from rsoftmax.labels import ExpectedF1Classifier
 
 X, Y = make_multilabel_classification(1200, n_features=40, n_classes=12, n_labels=3, random_state=0)
 train, test = slice(0, 800), slice(800, None)

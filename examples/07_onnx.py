@@ -14,7 +14,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.multilabel import MultiLabelHead
+from rsoftmax.labels import MultiLabelHead
 
 torch.manual_seed(0)
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
-from rsoftmax.extend import ROW_MAPPINGS
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
+from rsoftmax.registry import ROW_MAPPINGS
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 import fastapi

@@ -13,7 +13,7 @@ from browsers import PATIENCE, page_of, playwright
 from encoders import LABELS, NAMES, TEXTS
 from servers import served
 
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 QUICK: dict[str, Any] = {

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rsoftmax
 from rsoftmax import MAPPINGS, Mapping, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS
 from rsoftmax.attention import blocks as attention_blocks
+from rsoftmax.registry import ROW_MAPPINGS
 
-sparse_attention: Callable[..., Tensor] = rsoftmax.sparse_attention  # called with dictionaries of arguments
-attention_weights: Callable[..., Tensor] = rsoftmax.attention_weights
+sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
+attention_weights: Callable[..., Tensor] = rsoftmax.attention.attention_weights
 every_mapping = pytest.mark.parametrize("mapping", ROW_MAPPINGS.values(), ids=ROW_MAPPINGS)
 RATE = 0.37  # not a fraction of a short row, so gradients have no kink there
 BLOCKS = (attention_blocks.BLOCK, 50, 1)  # one block, several, one for each row

@@ -14,9 +14,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.testing import assert_close
 
-from rsoftmax import sparse_attention, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS, blocks, graph_op
+from rsoftmax import use_kernels
+from rsoftmax.attention import blocks, graph_op, sparse_attention
 from rsoftmax.kernels import cpu
+from rsoftmax.registry import ROW_MAPPINGS
 
 NATIVE = [name for name in ROW_MAPPINGS if name in cpu.OPERATIONS]
 compiled_kernels = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")

@@ -15,10 +15,10 @@ from torch.testing import assert_close
 
 import rsoftmax
 from rsoftmax import MAPPINGS, kernels
-from rsoftmax.attention import autograd
+from rsoftmax.attention import plan
 from rsoftmax.kernels import cpu
 
-sparse_attention: Callable[..., Tensor] = rsoftmax.sparse_attention  # called with dictionaries of arguments
+sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
 NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -43,14 +43,14 @@ SIZES = [  # batch, heads, shared, queries, keys, width, width of values
 def the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Every test here has at least one call that the kernel takes."""
     taken: list[bool] = []
-    how_for = autograd.how_for
+    how_for = plan.how_for
 
-    def watched(call: Any) -> autograd.How:
+    def watched(call: Any) -> plan.How:
         how = how_for(call)
         taken.append(how.kernel is not None)
         return how
 
-    monkeypatch.setattr(autograd, "how_for", watched)
+    monkeypatch.setattr(plan, "how_for", watched)
     yield taken
     assert any(taken)
 

@@ -15,7 +15,7 @@ from servers import served
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))

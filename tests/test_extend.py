@@ -16,14 +16,14 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MODULES, Mapping, sparse_attention
+from rsoftmax import MAPPINGS, MODULES, Mapping
 from rsoftmax._rows import Parameter, over_rows
 from rsoftmax._tensors import filled
-from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.extend import POSITIVE, letters, register_mapping
-from rsoftmax.huggingface import parameters, set_attention
-from rsoftmax.multilabel import MultiLabelHead
-from rsoftmax.nn.mappings import MappingModule
+from rsoftmax.attention import sparse_attention
+from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.labels import MultiLabelHead
+from rsoftmax.nn import MappingModule
+from rsoftmax.registry import POSITIVE, ROW_MAPPINGS, letters, register_mapping
 
 B = Parameter("b", POSITIVE, example=2.0, default=1.0)
 X = torch.tensor([1.0, 2.0, 3.0, 0.5])
@@ -135,7 +135,7 @@ def test_a_hugging_face_model_that_is_imported_afterwards() -> None:
 import sys
 import torch
 from rsoftmax import softmax
-from rsoftmax.extend import register_mapping
+from rsoftmax.registry import register_mapping
 
 @register_mapping(formula="e^x / sum", zeros="none", source="these tests")
 def warm(x, *, dim=-1, mask=None):
@@ -143,11 +143,11 @@ def warm(x, *, dim=-1, mask=None):
 
 assert "transformers" not in sys.modules
 from transformers import BertConfig, BertModel
-import rsoftmax.huggingface
+import rsoftmax.attention.transformers
 size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 model = BertModel(BertConfig(**size, vocab_size=20, attn_implementation="warm")).eval()
 before = model(input_ids=torch.arange(6)[None]).last_hidden_state
-rsoftmax.huggingface.set_attention(model, "softmax")
+rsoftmax.attention.set_attention(model, "softmax")
 after = model(input_ids=torch.arange(6)[None]).last_hidden_state  # by another kernel
 print(torch.allclose(before, after, rtol=0, atol=1e-6))
 """

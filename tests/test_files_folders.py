@@ -17,10 +17,9 @@ from encoders import NAMES
 from safetensors.torch import load_file
 
 from rsoftmax import __version__
-from rsoftmax.files import folders
-from rsoftmax.files.folders import LABELS, TABLE, check_writable, remove_model
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.sklearn import TableModel, table_model
+from rsoftmax.labels import LabelModel, TableModel, table
+from rsoftmax.labels.models import folders
+from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
 
 FILES = {"README.md", "config.json", "model.safetensors"}
 
@@ -110,7 +109,7 @@ def test_a_save_that_fails_leaves_no_new_folder(tmp_path: Path, monkeypatch: pyt
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(table_model, "save", full)
+    monkeypatch.setattr(table, "save", full)
     with pytest.raises(OSError, match="no space left"):
         versioned(1).save(tmp_path / "model")
     assert not names(tmp_path)
@@ -153,7 +152,7 @@ def test_a_save_during_a_load_waits_and_the_load_gets_one_version(
         save.join(timeout=0.5)
         return load_file(path)
 
-    monkeypatch.setattr(table_model, "load_file", after_a_save)
+    monkeypatch.setattr(table, "load_file", after_a_save)
     assert number_of(TableModel.load(tmp_path)) == 1
     save.join()
     assert number_of(TableModel.load(tmp_path)) == 2

@@ -11,11 +11,9 @@ from encoders import NAMES, TEXTS
 from PIL import Image
 from torch.testing import assert_close
 
-from rsoftmax.files import onnx
-from rsoftmax.files.onnx import export
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.multilabel import Average
-from rsoftmax.sklearn import TableModel
+from rsoftmax.labels import Average, LabelModel, TableModel
+from rsoftmax.labels.models import onnx
+from rsoftmax.labels.models.onnx import export
 
 
 def check_export(model: Any, tensors: dict[str, torch.Tensor], items: list[Any], folder: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from rsoftmax.files.tables import csv_line, read
+from rsoftmax.labels.models.tables import csv_line, read
 
 
 def write_csv(path: Path, rows: list[Any]) -> None:

@@ -10,10 +10,9 @@ import fuzz
 import pytest
 import torch
 
-from rsoftmax import losses
 from rsoftmax.kernels.cpu import attention
 from rsoftmax.kernels.cpu import rows as cpu_rows
-from rsoftmax.multilabel import decoding
+from rsoftmax.labels import decoding, losses
 
 
 def with_first(function: Callable[..., Any], wrong: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What ``rsoftmax.huggingface.attention.adapter`` assumes about the inside of transformers, a test for each assumption.
+"""What ``adapter`` assumes about the inside of transformers, a test for each assumption.
 
 A docstring says what goes wrong in this package if the assumption no longer holds. Models here are subclasses that look
 at what transformers does to them, and know nothing of this package.
@@ -23,7 +23,8 @@ from transformers import initialization
 from transformers.masking_utils import sdpa_mask, sliding_window_causal_mask_function
 from transformers.utils import output_capturing
 
-from rsoftmax.huggingface.attention import adapter
+from rsoftmax._transformers import quiet
+from rsoftmax.attention.transformers import adapter
 
 TEXT: dict[str, Any] = {
     "hidden_size": 8,
@@ -377,7 +378,7 @@ def test_names_in_a_file_that_are_expected_are_not_reported(extended: Path) -> N
     ],
 )
 def test_each_extended_method_is_there_and_takes_what_ours_passes_on(kind: Any, method: str, words: list[str]) -> None:
-    """Otherwise importing ``rsoftmax.huggingface`` fails, or the addition gets another argument than it expects."""
+    """Otherwise importing this package fails, or the addition gets another argument than it expects."""
     original = inspect.unwrap(getattr(kind, method))
     assert list(inspect.signature(original).parameters)[: len(words)] == words
     assert method in vars(kind)[adapter.MARK]
@@ -412,8 +413,8 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
 
     if order == "before":
         wrap_all()
-    from rsoftmax.huggingface import parameters, set_attention
-    from rsoftmax.huggingface.attention import saving
+    from rsoftmax.attention.transformers import parameters, set_attention
+    from rsoftmax.attention.transformers import saving
     if order == "after":
         wrap_all()
     methods = {name: getattr(kind, name) for name, kind in METHODS.items()}
@@ -477,7 +478,7 @@ def test_quiet_stops_bars_and_notes_and_gives_back_what_was() -> None:
             bars()
             logging.set_verbosity_info()
             outside = now()
-            with adapter.quiet():
+            with quiet():
                 assert now() == (logging.ERROR, False)
             assert now() == outside
     finally:

@@ -30,16 +30,17 @@ from transformers_models import (
     real,
 )
 
-from rsoftmax.attention import ROW_MAPPINGS, sparse_attention
-from rsoftmax.huggingface import (
-    attention_weights,
+from rsoftmax.attention.functional import sparse_attention
+from rsoftmax.attention.transformers import (
+    attend,
+    attention_maps,
     layers,
     parameters,
     set_attention,
     set_parameter,
     sparsity,
 )
-from rsoftmax.huggingface.attention import attend
+from rsoftmax.registry import ROW_MAPPINGS
 
 
 @every_model
@@ -70,7 +71,7 @@ def test_every_mapping_is_an_implementation(mapping: str) -> None:
     given: dict[str, Any] = {parameter.name: parameter.example} if parameter else {}
     set_attention(model, mapping, **given)
     assert model.config._attn_implementation == mapping
-    first = attention_weights(model, batch)["encoder.layer.0.attention.self"]
+    first = attention_maps(model, batch)["encoder.layer.0.attention.self"]
     assert_close(first.sum(-1), torch.ones(2, HEADS, LONG))
     assert (first[1, :, :, SHORT:] == 0).all()
 
@@ -85,7 +86,7 @@ def test_the_future_does_not_leak(name: str) -> None:
         before, after = (output(model, {"input_ids": words, **masked}) for words in (ids, changed))
         assert_close(after[:, :6], before[:, :6])
         assert (after[:, 6:] - before[:, 6:]).abs().max() > 1e-3
-    for weights in attention_weights(model, {"input_ids": ids}).values():
+    for weights in attention_maps(model, {"input_ids": ids}).values():
         assert (weights.triu(1) == 0).all()
 
 
@@ -331,9 +332,9 @@ def test_a_rate_that_changes_between_forward_and_backward_gives_no_other_gradien
 
 @pytest.mark.process
 def test_the_error_without_transformers_says_what_to_install() -> None:
-    program = "import sys; sys.modules['transformers'] = None; import rsoftmax.huggingface"
+    program = "import sys; sys.modules['transformers'] = None; import rsoftmax.attention.transformers"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "rsoftmax.huggingface needs transformers: pip install 'rsoftmax[hf]'" in found.stderr
+    assert "rsoftmax.attention.transformers needs transformers: pip install 'rsoftmax[hf]'" in found.stderr
 
 
 def windowed() -> Any:

@@ -15,10 +15,10 @@ from torch.testing import assert_close
 from transformers_models import HEADS, LAYERS, LONG, TEXT, WORDS, built, output
 from typer.testing import CliRunner
 
-from rsoftmax.cli import app
-from rsoftmax.huggingface import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.huggingface.attention.adapter import max_positions
-from rsoftmax.huggingface.attention.calibrate import (
+from rsoftmax._transformers import max_positions
+from rsoftmax.attention.transformers import calibrate, parameters, set_attention, sparsity, sweep
+from rsoftmax.attention.transformers.compare import CONFIDENCE, compare, student_quantile, text_batches
+from rsoftmax.attention.transformers.sparsify import (
     BINS,
     CORRECTIONS,
     SHARES,
@@ -28,7 +28,7 @@ from rsoftmax.huggingface.attention.calibrate import (
     certified,
     moved_mass,
 )
-from rsoftmax.huggingface.attention.compare import CONFIDENCE, compare, student_quantile, text_batches
+from rsoftmax.cli import app
 
 
 def texts(rows: int = 8, length: int = 24) -> list[dict[str, Tensor]]:

@@ -19,10 +19,9 @@ from sklearn.pipeline import make_pipeline
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
-from rsoftmax.huggingface import LabelModel, LabelModelConfig, parameters, set_attention
-from rsoftmax.huggingface.labels.training import last_checkpoint
-from rsoftmax.multilabel import indicator
-from rsoftmax.sklearn import Embedder, ExpectedF1Classifier
+from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
+from rsoftmax.labels.models.finetuning import last_checkpoint
 
 QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "progress": False}
 FINETUNE: dict[str, Any] = {"finetune": True, "progress": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
@@ -147,7 +146,7 @@ def test_a_saved_model_predicts_where_only_transformers_is_installed(model: Labe
 import sys
 for name in ("sklearn", "skorch", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
     sys.modules[name] = None
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True, check=False)

@@ -11,12 +11,9 @@ from safetensors.torch import load_file
 from transformers_models import HEADS, bert, built
 from typer.testing import CliRunner
 
+from rsoftmax.attention.transformers import attention_maps, set_attention
+from rsoftmax.attention.transformers.measure import attention_map
 from rsoftmax.cli import app
-from rsoftmax.huggingface import (
-    attention_weights,
-    set_attention,
-)
-from rsoftmax.huggingface.attention.measure import attention_map
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def test_attention_map_marks_zeros_and_leaves_the_future_out(saved: Path) -> Non
     assert not found.weights[1].isnan().any()
     gpt = built("gpt2").transformer
     set_attention(gpt, "r_softmax", r=0.4)
-    for weights in attention_weights(gpt, {"input_ids": torch.tensor([[5, 6, 7]])}, masked=torch.nan).values():
+    for weights in attention_maps(gpt, {"input_ids": torch.tensor([[5, 6, 7]])}, masked=torch.nan).values():
         assert weights.isnan().tolist() == torch.ones(1, HEADS, 3, 3).triu(1).bool().tolist()
 
 

@@ -11,14 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 from transformers_models import LAYERS, LONG, SHORT, WORDS, batch_for, built, clip, every_model, output
 
-from rsoftmax.huggingface import (
-    attention_weights,
-    layers,
-    parameters,
-    set_attention,
-    sparsity,
-)
-from rsoftmax.huggingface.attention.attend import Observer, observing
+from rsoftmax.attention.transformers import attention_maps, layers, parameters, set_attention, sparsity
+from rsoftmax.attention.transformers.attend import Observer, observing
 
 
 @every_model
@@ -28,7 +22,7 @@ def test_attentions_come_with_the_output(name: str) -> None:
     found = model(**batch, output_attentions=True)
     shown = next(found[key] for key in ("encoder_attentions", "attentions") if found.get(key))
     assert len(shown) == LAYERS
-    weights = attention_weights(model, batch)
+    weights = attention_maps(model, batch)
     assert_close(shown[-1], list(weights.values())[min(LAYERS, len(weights)) - 1])
 
 
@@ -45,7 +39,7 @@ def test_zeros_are_counted_among_real_tokens_that_see_each_other() -> None:
     model = built("gpt2")
     batch = batch_for("gpt2")
     set_attention(model, "r_softmax", r=0.5)
-    weights = attention_weights(model, batch)
+    weights = attention_maps(model, batch)
     found = sparsity(model, batch)
     for layer, name in enumerate(found.layers):
         zeros = seen = 0
@@ -71,7 +65,7 @@ def test_threads_that_look_into_one_model_at_once_see_their_own_calls_only() -> 
     model = built("bert")
     set_attention(model, "r_softmax", r=0.3)
     batches = [{"input_ids": torch.randint(5, WORDS, (1, length))} for length in (LONG, SHORT)]
-    alone = [(attention_weights(model, batch), sparsity(model, batch)) for batch in batches]
+    alone = [(attention_maps(model, batch), sparsity(model, batch)) for batch in batches]
     both_are_here = threading.Barrier(2, timeout=600)
 
     def wait(*_: Any) -> None:
@@ -80,7 +74,7 @@ def test_threads_that_look_into_one_model_at_once_see_their_own_calls_only() -> 
     for module in model.encoder.layer:
         module.register_forward_pre_hook(wait)
     with ThreadPoolExecutor(2) as threads:
-        weights = list(threads.map(lambda batch: attention_weights(model, batch), batches))
+        weights = list(threads.map(lambda batch: attention_maps(model, batch), batches))
         zeros = list(threads.map(lambda batch: sparsity(model, batch), batches))
     assert_close(weights, [expected for expected, _ in alone])
     assert_close([table.values for table in zeros], [expected.values for _, expected in alone])
@@ -108,7 +102,7 @@ def test_compiled_models_can_be_looked_into_and_stay_compiled() -> None:
     assert counter.frame_count == 0
     output(compiled, batch)
     assert counter.frame_count == 1
-    assert_close(attention_weights(compiled, batch), attention_weights(model, batch))
+    assert_close(attention_maps(compiled, batch), attention_maps(model, batch))
     torch._dynamo.reset()
 
 

@@ -11,11 +11,8 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers_models import COMPOSED, HALF_DENSE, HEADS, REFUSED, SIZES, bert, built
 
-from rsoftmax.huggingface import (
-    layers,
-    set_attention,
-)
-from rsoftmax.huggingface.attention.probe import dense_at_run_time
+from rsoftmax.attention.transformers import layers, set_attention
+from rsoftmax.attention.transformers.probe import dense_at_run_time
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, MinPLogitsWarper, TopKLogitsWarper
 
 from rsoftmax import k_softmax, r_softmax, t_softmax
-from rsoftmax.huggingface import KSoftmaxWarper, RSoftmaxWarper, TSoftmaxWarper
+from rsoftmax.sampling import KSoftmaxWarper, RSoftmaxWarper, TSoftmaxWarper
 
 WARPERS = [TSoftmaxWarper(1.5), KSoftmaxWarper(7), KSoftmaxWarper(7, edge=0), RSoftmaxWarper(0.9)]
 NONE: Any = torch.zeros(1, 1, dtype=torch.long)

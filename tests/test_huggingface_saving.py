@@ -34,16 +34,11 @@ from transformers_models import (
     output,
 )
 
-from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.huggingface import (
-    parameters,
-    set_attention,
-    set_parameter,
-)
-from rsoftmax.huggingface.attention import adapter
-from rsoftmax.huggingface.attention.attend import register
-from rsoftmax.huggingface.attention.parameters import head_counts
+from rsoftmax.attention.transformers import adapter, parameters, set_attention, set_parameter
+from rsoftmax.attention.transformers.attend import register
+from rsoftmax.attention.transformers.parameters import head_counts
 from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
+from rsoftmax.registry import ROW_MAPPINGS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ROWS = [(text, ";".join(labels), index % 3, index % 2) for index, (text, labels) in enumerate(zip(TEXTS, LABELS))] * 5  # noqa: B905

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from rsoftmax import fenchel_young, losses
+from rsoftmax import losses as fenchel_young
+from rsoftmax.labels import losses
 
 Row = np.ndarray
 
@@ -258,7 +259,8 @@ def test_a_hundred_thousand_labels_fit_in_a_gigabyte(name: str) -> None:
     """Peak memory of a process of its own, above what importing torch takes; K x K in float32 would be 40 GB a row."""
     program = f"""
 import resource, torch
-from rsoftmax import fenchel_young, losses
+from rsoftmax import losses as fenchel_young
+from rsoftmax.labels import losses
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 z = torch.randn(16, 100_000, requires_grad=True)
 y = torch.rand(16, 100_000) < 0.01

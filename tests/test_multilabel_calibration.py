@@ -13,7 +13,7 @@ from sklearn.frozen import FrozenEstimator
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax.multilabel import PlattScaling
+from rsoftmax.labels import PlattScaling
 
 Array = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ def test_a_single_outlier_does_not_spoil_the_fit() -> None:
 
 
 def test_a_fit_that_does_not_converge_warns_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsoftmax.multilabel.calibration.STEPS", 20)
+    monkeypatch.setattr("rsoftmax.labels.calibration.STEPS", 20)
     for scale, message in ((1.0, "for 3 labels, which use the line of all"), (1e-9, "for all labels together")):
         u, y = draw_labels(50, 3)
         u = scale * u
@@ -167,7 +167,7 @@ def test_labels_in_chunks_are_fitted_as_all_at_once(monkeypatch: pytest.MonkeyPa
     u, y = draw_labels(64, 10, shift=-3)
     weight = torch.rand(64, 10, generator=torch.Generator().manual_seed(0)).double()
     whole = PlattScaling(10).fit(u, y, weight)
-    monkeypatch.setattr("rsoftmax.multilabel.calibration.CHUNK", 3 * 64)
+    monkeypatch.setattr("rsoftmax.labels.calibration.CHUNK", 3 * 64)
     parts = PlattScaling(10).fit(u, y, weight)
     assert_close(parts.slope, whole.slope)
     assert_close(parts.offset, whole.offset)

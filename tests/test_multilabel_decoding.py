@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rsoftmax.multilabel import (
+from rsoftmax.labels import (
     AVERAGES,
     Average,
     Decoder,

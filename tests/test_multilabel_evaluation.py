@@ -7,7 +7,7 @@ from cases import draw_labels
 from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_score
 from torch.testing import assert_close
 
-from rsoftmax.multilabel import calibration_curve, evaluate
+from rsoftmax.labels import calibration_curve, evaluate
 
 
 def test_scores_are_those_of_scikit_learn() -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, losses, r_softmax, softmax, t_softmax
-from rsoftmax.multilabel import (
+from rsoftmax import MAPPINGS, r_softmax, softmax, t_softmax
+from rsoftmax.labels import (
     AVERAGES,
     RULES,
     Decoder,
@@ -27,6 +27,7 @@ from rsoftmax.multilabel import (
     expected_f1_count,
     keep_above,
     keep_count,
+    losses,
 )
 
 KEEPING_ORDER = [name for name, mapping in MAPPINGS.items() if mapping.keeps_order]
@@ -473,7 +474,7 @@ def test_a_head_of_a_hundred_thousand_labels_fits_in_a_gigabyte() -> None:
     """Peak memory of a separate process, above what importing torch takes; K x K in float32 would be 40 GB per row."""
     program = """
 import resource, torch
-from rsoftmax.multilabel import MultiLabelHead
+from rsoftmax.labels import MultiLabelHead
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for rule in ("expected_f1", "rate", "count"):
     head = MultiLabelHead(16, 100_000, rule=rule)

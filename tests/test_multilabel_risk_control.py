@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rsoftmax import t_softmax
-from rsoftmax.multilabel import precision_threshold, recall_threshold
-from rsoftmax.multilabel.risk_control import By, _bet_p_value, _binomial_cdf, _hoeffding_bentkus, guaranteed_threshold
+from rsoftmax.labels import precision_threshold, recall_threshold
+from rsoftmax.labels.risk_control import By, _bet_p_value, _binomial_cdf, _hoeffding_bentkus, guaranteed_threshold
 
 BYS: tuple[By, ...] = ("samples", "micro", "label")
 

@@ -8,7 +8,7 @@ import torch
 from cases import draw_labels
 from torch import Tensor
 
-from rsoftmax.multilabel import AVERAGES, Decoder, decode_csr
+from rsoftmax.labels import AVERAGES, Decoder, decode_csr
 
 
 def to_csr(pi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,7 +71,7 @@ def test_wrong_arrays_say_what_is_wrong() -> None:
 def test_a_million_entries_of_670_000_labels_fit_in_a_gigabyte() -> None:
     program = """
 import resource, torch
-from rsoftmax.multilabel import AVERAGES, decode_csr
+from rsoftmax.labels import AVERAGES, decode_csr
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 rows, top, labels = 20_000, 50, 670_000
 g = torch.Generator().manual_seed(0)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.testing import assert_close
 
-from rsoftmax import attention_weights
-from rsoftmax.nn import (
+from rsoftmax.attention import (
     MultiheadAttention,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
+    attention_weights,
     replace_attention,
     sparse_sdpa,
 )

@@ -168,7 +168,7 @@ def test_modules_are_built_without_memory() -> None:
 
 def test_modules_are_ordinary_classes() -> None:
     assert issubclass(RSoftmax, MappingModule)
-    assert RSoftmax.__module__ == "rsoftmax.nn.mappings"
+    assert RSoftmax.__module__ == "rsoftmax.nn"
     assert RSoftmax.__doc__
     assert ":func:`rsoftmax.r_softmax`" in RSoftmax.__doc__
     assert RSoftmax(r=0.25, detach_threshold=True).options == {"edge": float("inf"), "detach_threshold": True}

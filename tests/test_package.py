@@ -53,7 +53,7 @@ def test_a_mapping_is_imported_without_modules_and_attention() -> None:
     )
     loaded = run(program).split()
     assert "rsoftmax.mappings" in loaded
-    assert not {"rsoftmax.nn", "rsoftmax.attention", "rsoftmax.losses"} & set(loaded)
+    assert not {"rsoftmax.nn", "rsoftmax.attention", "rsoftmax.labels.losses"} & set(loaded)
 
 
 def test_the_public_names() -> None:
@@ -78,7 +78,7 @@ def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
     # With the settings of our own code, so that what mypy remembers of torch serves again.
     command = [sys.executable, "-m", "mypy", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert 'Revealed type is "rsoftmax.nn.mappings.RSoftmax"' in done.stdout
+    assert 'Revealed type is "rsoftmax.nn.RSoftmax"' in done.stdout
     assert 'Module has no attribute "softmin"' in done.stdout
     assert "Found 1 error" in done.stdout, done.stdout
 
@@ -109,5 +109,5 @@ def test_the_generated_tables_are_not_stale() -> None:
 @pytest.mark.process
 def test_a_module_that_is_imported_alone_knows_the_mappings() -> None:
     modules = ("attention", "huggingface", "losses", "mappings", "nn", "multilabel", "sklearn")
-    check = "from rsoftmax.extend import MAPPINGS; assert 'r_softmax' in MAPPINGS"
+    check = "from rsoftmax.registry import MAPPINGS; assert 'r_softmax' in MAPPINGS"
     run_programs("import torch", {module: f"import rsoftmax.{module}; {check}" for module in modules})

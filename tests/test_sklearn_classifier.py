@@ -23,9 +23,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch.callbacks import EarlyStopping, LRScheduler
 
-from rsoftmax.multilabel import AVERAGES, RULES, expected_f1_count
-from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
-from rsoftmax.sklearn.training import Rows, Stopping
+from rsoftmax.labels import AVERAGES, PLAIN, RULES, SparseLabelClassifier, expected_f1_count
+from rsoftmax.labels.estimators.training import Rows, Stopping
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 X = StandardScaler().fit_transform(X)
@@ -213,7 +212,7 @@ def test_a_progress_bar_when_verbose(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_long_fit_shows_progress_unless_verbose_is_0(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rsoftmax.sklearn.training.DELAY", 1e-9)
+    monkeypatch.setattr("rsoftmax.labels.estimators.training.DELAY", 1e-9)
     plain(max_epochs=3).fit(X, Y)
     assert "epoch" in capsys.readouterr().err
     plain(max_epochs=3, verbose=0).fit(X, Y)
@@ -224,8 +223,8 @@ def test_a_long_fit_shows_progress_unless_verbose_is_0(
 def test_many_labels_have_fewer_networks_and_epochs_and_calibrate_on_some_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse labels are never made dense as a whole."""
     for name, value in (("WORK", 10**6), ("CALIBRATED", 500)):
-        monkeypatch.setattr(f"rsoftmax.sklearn.classifier.{name}", value)
-    monkeypatch.setattr("rsoftmax.sklearn.classifier.Rows.labels", _few_labels(Rows.labels))
+        monkeypatch.setattr(f"rsoftmax.labels.estimators.classifier.{name}", value)
+    monkeypatch.setattr("rsoftmax.labels.estimators.classifier.Rows.labels", _few_labels(Rows.labels))
     model = SparseLabelClassifier(hidden_layer_sizes=(8,), random_state=0).fit(X, sp.csr_array(Y))
     assert len(model.estimators_) < 5
     assert len(model.estimators_[0].history) < 150
@@ -245,7 +244,7 @@ def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rsoftmax.multilabel.MultiLabelHead.loss", interrupted)
+    monkeypatch.setattr("rsoftmax.labels.MultiLabelHead.loss", interrupted)
     for early_stopping in (False, True):
         with pytest.raises(KeyboardInterrupt):
             plain(early_stopping=early_stopping).fit(X, Y)
@@ -565,20 +564,20 @@ def test_the_default_learns_what_can_be_learned() -> None:
 def test_only_the_estimators_need_scikit_learn() -> None:
     program = """
 import sys
-import rsoftmax.multilabel
+import rsoftmax.labels
 for missing in ("skorch", "sklearn"):
     sys.modules[missing] = None
     try:
-        import rsoftmax.sklearn
+        import rsoftmax.labels
     except ImportError as error:
         print(error)
     del sys.modules[missing]
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    advice = "rsoftmax.sklearn needs {}: pip install 'rsoftmax[sklearn]'"
+    advice = "rsoftmax.labels needs {}: pip install 'rsoftmax[sklearn]'"
     assert done.stdout.splitlines() == [advice.format(missing) for missing in ("skorch", "sklearn")]
 
 
 def test_the_subpackage_does_not_hide_scikit_learn() -> None:
-    assert sys.modules["sklearn"] is not sys.modules["rsoftmax.sklearn"]
+    assert sys.modules["sklearn"] is not sys.modules["rsoftmax.labels"]
     assert issubclass(SparseLabelClassifier, sys.modules["sklearn"].base.BaseEstimator)

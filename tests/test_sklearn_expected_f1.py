@@ -29,10 +29,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rsoftmax.multilabel import AVERAGES
-from rsoftmax.sklearn import ExpectedF1Classifier
-from rsoftmax.sklearn.expected_f1 import FoldModel
-from rsoftmax.sklearn.targets import stratified_folds
+from rsoftmax.labels import AVERAGES, ExpectedF1Classifier
+from rsoftmax.labels.estimators.expected_f1 import FoldModel
+from rsoftmax.labels.estimators.targets import stratified_folds
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 TRAIN, TEST = slice(0, 200), slice(200, 300)

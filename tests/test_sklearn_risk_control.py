@@ -14,7 +14,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rsoftmax.sklearn import ExpectedF1Classifier, RiskControlledClassifier
+from rsoftmax.labels import ExpectedF1Classifier, RiskControlledClassifier
 
 X, Y = make_multilabel_classification(900, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 TRAIN, TEST = slice(0, 500), slice(500, 900)

@@ -8,9 +8,8 @@ import torch
 from sklearn.datasets import make_multilabel_classification
 from torch.testing import assert_close
 
-from rsoftmax.multilabel import LabelNetwork
-from rsoftmax.sklearn import SparseLabelClassifier, TableModel
-from rsoftmax.sklearn.features import Preprocessing, normal_quantile
+from rsoftmax.labels import LabelNetwork, SparseLabelClassifier, TableModel
+from rsoftmax.labels.estimators.features import Preprocessing, normal_quantile
 
 ROWS, LABELS = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -33,7 +33,8 @@ def hide():
 back = hide()
 assert not hasattr(HOME, NAME)
 import rsoftmax
-from rsoftmax import r_softmax, sparse_attention, use_kernels
+from rsoftmax import r_softmax, use_kernels
+from rsoftmax.attention import sparse_attention
 back()  # torch of today calls it
 
 x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.5, 0.1, 0.4, 0.2]])

@@ -13,8 +13,9 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import Mapping, attention_weights, kernels, sparse_attention, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS, blocks
+from rsoftmax import Mapping, kernels, use_kernels
+from rsoftmax.attention import attention_weights, blocks, sparse_attention
+from rsoftmax.registry import ROW_MAPPINGS
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 

@@ -19,8 +19,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
-from rsoftmax.multilabel import PlattScaling
-from rsoftmax.sklearn import ExpectedF1Classifier
+from rsoftmax.labels import ExpectedF1Classifier, PlattScaling
 
 BASES = (
     lambda seed: SGDClassifier(random_state=seed),

@@ -9,9 +9,8 @@ import transformers as hf
 from fuzz_draw import Draw
 
 from rsoftmax import MAPPINGS
-from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.extend import Parameter
-from rsoftmax.huggingface import layers, parameters, set_attention, set_parameter
+from rsoftmax.attention.transformers import layers, parameters, set_attention, set_parameter
+from rsoftmax.registry import ROW_MAPPINGS, Parameter
 
 hf.utils.logging.disable_progress_bar()
 hf.utils.logging.set_verbosity_error()

@@ -231,7 +231,7 @@ def images() -> dict[str, bytes]:
 
 
 def read_images(folder: Path) -> object:
-    from rsoftmax.files.images import BadImageError, open_image
+    from rsoftmax.labels.models.images import BadImageError, open_image
 
     for path in sorted(folder.iterdir()):
         try:
@@ -246,8 +246,8 @@ def classifier_files() -> dict[str, bytes]:
     import torch
     from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
-    from rsoftmax.huggingface import LabelModel
-    from rsoftmax.huggingface.attention.adapter import quiet
+    from rsoftmax._transformers import quiet
+    from rsoftmax.labels import LabelModel
 
     torch.manual_seed(0)
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
@@ -259,7 +259,7 @@ def classifier_files() -> dict[str, bytes]:
 
 
 def read_classifier(folder: Path) -> object:
-    from rsoftmax.huggingface import LabelModel
+    from rsoftmax.labels import LabelModel
 
     return LabelModel.from_pretrained(folder)
 

@@ -9,7 +9,8 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import losses, r_softmax, sparsemax, use_kernels, weighted_softmax
+from rsoftmax import r_softmax, sparsemax, use_kernels, weighted_softmax
+from rsoftmax.labels import losses
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}
 

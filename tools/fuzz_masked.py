@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rsoftmax import MAPPINGS, use_kernels
-from rsoftmax.attention import ROW_MAPPINGS, sparse_attention
+from rsoftmax.attention.functional import sparse_attention
+from rsoftmax.registry import ROW_MAPPINGS
 
 BAD = (math.nan, math.inf, -math.inf)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from rsoftmax import MAPPINGS
-from rsoftmax.multilabel import RULES, MultiLabelHead, Output, expected_f1_count, keep_above, keep_count
+from rsoftmax.labels import RULES, MultiLabelHead, Output, expected_f1_count, keep_above, keep_count
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 CHOICES = [(mapping, rate, loss) for rate, rule in RULES.items() for mapping in rule.mappings for loss in rule.losses]

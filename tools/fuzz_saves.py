@@ -12,7 +12,7 @@ from typing import Any
 
 from fuzz_draw import Draw
 
-from rsoftmax.files import folders
+from rsoftmax.labels.models import folders
 
 FILES = ("model.safetensors", "extra.json", "deep/vocab.txt")
 WRITERS, READERS = 2, 2

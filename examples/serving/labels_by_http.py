@@ -4,7 +4,7 @@
     MODEL=my-model uvicorn labels_by_http:app
     curl 127.0.0.1:8000/predict --json '{"texts": ["what a lovely day"]}'
 
-For rows of numbers, use `rsoftmax.sklearn.TableModel.load` (extra `sklearn`) and `list[list[float]]` instead.
+For rows of numbers, use `rsoftmax.labels.TableModel.load` (extra `sklearn`) and `list[list[float]]` instead.
 """
 
 import os
@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 
 model = LabelModel.from_pretrained(os.environ["MODEL"])
 app = FastAPI(title="Text labels")

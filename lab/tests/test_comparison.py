@@ -9,8 +9,7 @@ import pytest
 from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
-from rsoftmax.multilabel import AVERAGES, RULES
-from rsoftmax.sklearn import SparseLabelClassifier
+from rsoftmax.labels import AVERAGES, RULES, SparseLabelClassifier
 from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS, USERS
 from rsoftmax_lab.comparison.rules import Outputs

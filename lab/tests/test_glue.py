@@ -17,8 +17,8 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertMod
 from typer.testing import CliRunner, Result
 
 import rsoftmax
+from rsoftmax.attention.transformers import set_attention
 from rsoftmax.cli import app
-from rsoftmax.huggingface import set_attention
 from rsoftmax_lab.bench import finetuning
 from rsoftmax_lab.bench.benchmark import Settings
 from rsoftmax_lab.commands.report import write_report

@@ -67,7 +67,7 @@ def test_mapie_gets_the_same_rows() -> None:
     y[:, 0] = 1
     peer: Any = thresholds_of_mapie(pi, y, GUARANTEES["recall"], MAPIE)
     half = _half(300, 0)
-    from rsoftmax.multilabel import recall_threshold
+    from rsoftmax.labels import recall_threshold
 
     ours = recall_threshold(pi[half], y[half], 0.9).item()
     assert 0 <= ours - peer(half).item() < 0.011

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rsoftmax.files.card import printable
+from rsoftmax.labels.models.card import printable
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.training import Training
 from rsoftmax_lab.experiments import EXPERIMENTS

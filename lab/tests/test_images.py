@@ -25,11 +25,10 @@ from torch import nn
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 from typer.testing import CliRunner
 
+from rsoftmax._transformers import quiet
 from rsoftmax.cli import app
-from rsoftmax.files.images import BadImageError, File, open_image
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.attention.adapter import quiet
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES, LabelModel
+from rsoftmax.labels.models.images import BadImageError, File, open_image
 from rsoftmax_lab.comparison import rules
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.scores import scores

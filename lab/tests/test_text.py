@@ -8,7 +8,7 @@ import torch
 from commands import rsoftmax
 from encoders import LABELS, NAMES, TEXTS
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments import goemotions as data
 from rsoftmax_lab.experiments.text.rules import RULES, scored

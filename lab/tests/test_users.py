@@ -13,8 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax.multilabel import AVERAGES
-from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
+from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier
 from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.comparison.thresholds import TUNE

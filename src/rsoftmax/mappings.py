@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax._tensors import Value, exp_limit
-from rsoftmax.extend import (
+from rsoftmax.registry import (
     BELOW_ONE,
     COUNT,
     DISTANCE,

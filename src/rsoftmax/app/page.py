@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rsoftmax.app.views import NO_EDGE, attend, compare, gradients, label_figure, label_table, other_averages
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels.models.encoder_model import LabelModel
 
 LOGITS = (2.0, 1.5, 0.3, -0.5, -1.0)
 SENTENCE = "The cat that the dog chased ran up a tree."

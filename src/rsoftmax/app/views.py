@@ -6,10 +6,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from rsoftmax.files.card import printable, readable
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.attention.measure import attention_map
-from rsoftmax.multilabel import AVERAGES, Average, Decoder, Output
+from rsoftmax.attention.transformers.measure import attention_map
+from rsoftmax.labels.decoding import AVERAGES, Average, Decoder
+from rsoftmax.labels.models.card import printable, readable
+from rsoftmax.labels.models.encoder_model import LabelModel
+from rsoftmax.labels.rules import Output
 from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, mapping_gradients, mappings_figure
 
 GRADIENT = "gradient of the largest logit's p"
@@ -93,7 +94,7 @@ def other_averages(model: LabelModel) -> list[Average]:
 def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     """The labels [items, K], bool, that maximize another expected F1, from the same marginals.
 
-    The optimal threshold is half the optimal F1 (:func:`rsoftmax.multilabel.expected_f1_threshold`), which is estimated
+    The optimal threshold is half the optimal F1 (:func:`rsoftmax.labels.expected_f1_threshold`), which is estimated
     by the F1 on held-out rows that the model keeps.
     """
     own = model.network.head.decoder

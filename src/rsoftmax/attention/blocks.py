@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rsoftmax.attention.call import Call
-from rsoftmax.attention.equations import combine, dropout_factors, map_scores, matrices, scores, separate_non_finite
-from rsoftmax.attention.equations import weights as weights_of
+from rsoftmax.attention.arguments import Call
+from rsoftmax.attention.reference import combine, dropout_factors, map_scores, matrices, scores, separate_non_finite
+from rsoftmax.attention.reference import weights as weights_of
 
 BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 24  # scores in a block: on the CPU a megabyte for each core, as its cache
 ALL = slice(None)

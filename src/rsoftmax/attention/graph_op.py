@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rsoftmax._tensors import at_least_float32, is_recorded
-from rsoftmax.attention import autograd, equations
-from rsoftmax.attention.autograd import How
-from rsoftmax.attention.call import TENSORS, Call
+from rsoftmax.attention import plan, reference
+from rsoftmax.attention.arguments import TENSORS, Call
+from rsoftmax.attention.plan import How
 from rsoftmax.kernels import CHOICES, attention
 from rsoftmax.kernels.graph_ops import GraphOp
 
@@ -38,14 +38,14 @@ def _call(*arguments: Any) -> Call:
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call, keep_state = _call(*arguments[:-1]), arguments[-1]
-    how = autograd.how_for(call)
-    o, state = autograd.forward(call, how, keep_state)
+    how = plan.how_for(call)
+    o, state = plan.forward(call, how, keep_state)
     return o, attention.new_state(call.q, keep_state).zero_() if state is None else state, _as_tensor(how)
 
 
 def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     *call, state, how, needed = arguments
-    d = autograd.backward(_call(*call), _as_how(how), state, g, (*needed, False))
+    d = plan.backward(_call(*call), _as_how(how), state, g, (*needed, False))
     return tuple(g.new_empty(0) if found is None else found.contiguous() for found in d[:-1])
 
 
@@ -73,7 +73,7 @@ def _fake_backward(g: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 
 def _by_definition(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = _call(*arguments[:-1])
-    return equations.output(call), attention.new_state(call.q, False), torch.zeros(3, dtype=torch.int64)
+    return reference.output(call), attention.new_state(call.q, False), torch.zeros(3, dtype=torch.int64)
 
 
 GraphOp(

@@ -36,7 +36,7 @@ def parameters(context: typer.Context) -> dict[str, float]:
 
     Their names come from the table of mappings, so torch is loaded when the command runs and not for its help.
     """
-    from rsoftmax.extend import ROW_MAPPINGS, letters
+    from rsoftmax.registry import ROW_MAPPINGS, letters
 
     options = {option.name: option for mapping in ROW_MAPPINGS.values() for option in mapping.options}
     known = letters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}

@@ -30,7 +30,7 @@ def attention_map(
     from rich.table import Table
 
     with usage_errors("--model"):
-        from rsoftmax.huggingface.attention.measure import attention_map as compute
+        from rsoftmax.attention.transformers.measure import attention_map as compute
         from rsoftmax.plots import draw_attention_map
 
     path = figure_path(out)
@@ -71,10 +71,10 @@ def calibrate(
     A text is a piece of --length tokens for language models, a line of the file for others; evenly spaced.
     """
     with usage_errors("--model"):
-        from rsoftmax.huggingface.attention import adapter
-        from rsoftmax.huggingface.attention.api import load_pretrained
-        from rsoftmax.huggingface.attention.calibrate import calibrate
-        from rsoftmax.huggingface.attention.compare import text_batches
+        from rsoftmax._transformers import quiet
+        from rsoftmax.attention.transformers.api import load_pretrained
+        from rsoftmax.attention.transformers.compare import text_batches
+        from rsoftmax.attention.transformers.sparsify import calibrate
 
     path = figure_path(plot, "--plot") if plot else None
     if out.exists():
@@ -85,7 +85,7 @@ def calibrate(
         batches = text_batches(tokenizer, network, texts.read_text(encoding="utf-8"), length, samples)
     with usage_errors(), new_folder(out) as staged:
         found = calibrate(network, batches, error, per_head=per_head, edge=edge, verbose=True)
-        with adapter.quiet():
+        with quiet():
             network.save_pretrained(staged)
             tokenizer.save_pretrained(staged)
     typer.echo(str(found))

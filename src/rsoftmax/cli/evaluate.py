@@ -9,7 +9,7 @@ from rsoftmax.cli.arguments import figure_path, usage_errors
 from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
 
 if TYPE_CHECKING:
-    from rsoftmax.multilabel import Evaluation
+    from rsoftmax.labels.evaluation import Evaluation
 
 SHOWN = 10  # unknown labels
 
@@ -30,7 +30,7 @@ def evaluate(
     plot: Annotated[Path | None, typer.Option(help="Plot F1 by label and calibration: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Evaluate a model on a labelled table: F1 scores, scores by label, calibration."""
-    from rsoftmax.files.tables import read
+    from rsoftmax.labels.models.tables import read
 
     path = None if plot is None else figure_path(plot, "--plot")
     loaded = load(model)
@@ -60,8 +60,8 @@ def evaluate(
 
 def _warn_unknown(truth: list[list[str]], names: list[str]) -> None:
     """Name the labels that the model does not know."""
-    from rsoftmax.files.card import count_of, printable
-    from rsoftmax.multilabel.labeller import unknown_labels
+    from rsoftmax.labels.models.base import unknown_labels
+    from rsoftmax.labels.models.card import count_of, printable
 
     if unknown := unknown_labels(truth, names):
         listed = ", ".join(map(printable, unknown[:SHOWN])) + (", ..." if len(unknown) > SHOWN else "")
@@ -72,7 +72,7 @@ def _show(scores: "Evaluation") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rsoftmax.files.card import printable, share
+    from rsoftmax.labels.models.card import printable, share
 
     overall = Table("score", f"{scores.rows} rows")
     for title, value in scores.headline().items():

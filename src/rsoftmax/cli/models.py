@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.files.card import count_of
+from rsoftmax.labels.models.card import count_of
 
 if TYPE_CHECKING:
-    from rsoftmax.files.tables import Table
-    from rsoftmax.multilabel import Labeller
+    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.tables import Table
 
 INPUTS = ("text", "image", "features")
 """The kinds of input; a model reads one of them."""
@@ -27,7 +27,7 @@ def export(
         raise typer.BadParameter(f"cannot write {onnx}: name a file in an existing folder", param_hint="--onnx")
     loaded = load(model)
     with usage_errors("--onnx"):
-        from rsoftmax.files.onnx import export as write
+        from rsoftmax.labels.models.onnx import export as write
 
         write(loaded, onnx)
     typer.echo(f"wrote {onnx}: marginals and labels of {count_of(len(loaded.names), 'label')}")
@@ -42,7 +42,7 @@ def serve_page(
     """Serve a local page to explore mappings, labels and attention; no data leaves this machine."""
     with usage_errors("app"):
         from rsoftmax.app import serve
-        from rsoftmax.huggingface import LabelModel
+        from rsoftmax.labels.models.encoder_model import LabelModel
 
     loaded = None if model is None else load(model)
     if loaded is not None and not isinstance(loaded, LabelModel):
@@ -58,7 +58,7 @@ def serve_page(
 
 def load(folder: Path) -> "Labeller":
     """Load the model that was saved in a folder."""
-    from rsoftmax.files import folders
+    from rsoftmax.labels.models import folders
 
     with usage_errors("MODEL"):
         return folders.load(folder)

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from rsoftmax.cli.arguments import TAKES_PARAMETERS, figure_path, numbers, parameters, usage_errors
 
 if TYPE_CHECKING:
-    from rsoftmax.multilabel import CalibrationCurve
+    from rsoftmax.labels.evaluation import CalibrationCurve
 
 COLUMNS = ("mapping", "p", "parameter", "sparsity set by", "source")
 MOST_LOGITS = 40
@@ -126,7 +126,7 @@ def _read_curve(file: Path, bins: int) -> "CalibrationCurve":
     import numpy as np
     import torch
 
-    from rsoftmax.multilabel import calibration_curve
+    from rsoftmax.labels.evaluation import calibration_curve
 
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:

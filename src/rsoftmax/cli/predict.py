@@ -12,8 +12,8 @@ from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
 
 if TYPE_CHECKING:
-    from rsoftmax.files.tables import Table
-    from rsoftmax.multilabel import Labeller
+    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.tables import Table
 
 PREDICTED = ("predicted_labels", "predicted_probabilities")
 """The columns that are added to a table."""
@@ -77,7 +77,7 @@ def predict(
 
 def _inputs(model: "Labeller", data: list[str], columns: dict[str, str | None]) -> Inputs:
     """The items of a table, or the items given on the command line."""
-    from rsoftmax.files.tables import READERS, read
+    from rsoftmax.labels.models.tables import READERS, read
 
     kind = model.reads
     if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (kind == "text" and not _is_path(data[0])):
@@ -122,7 +122,7 @@ def _is_path(word: str) -> bool:
 
 def _images(place: Path) -> list[Path]:
     """The image, or the images in a folder."""
-    from rsoftmax.files.images import ENDINGS
+    from rsoftmax.labels.models.images import ENDINGS
 
     if not place.is_dir():
         return [place]
@@ -134,7 +134,7 @@ def _images(place: Path) -> list[Path]:
 
 def _openable(paths: list[Path], skip_bad: bool) -> Inputs:
     """The images that can be opened; without ``skip_bad``, the first one that cannot is an error."""
-    from rsoftmax.files.images import BadImageError, open_image
+    from rsoftmax.labels.models.images import BadImageError, open_image
 
     kept = []
     for path in paths:
@@ -167,7 +167,7 @@ def _figure_paths(given: list[str], inputs: Inputs, show: Path) -> list[Path]:
 
 def _draw(inputs: Inputs, found: list[dict[str, float]], every: list[dict[str, float]], figures: list[Path]) -> None:
     """Plot each item with its predicted labels, and with the others as runners-up."""
-    from rsoftmax.files.images import open_image
+    from rsoftmax.labels.models.images import open_image
     from rsoftmax.plots import draw_labels
 
     for item, name, labels, all_labels, figure in zip(inputs.items, inputs.names, found, every, figures, strict=True):
@@ -185,7 +185,7 @@ def _predictions(model: "Labeller", inputs: Inputs, every_label: bool) -> list[d
 
 
 def _text_lines(inputs: Inputs, found: list[dict[str, float]]) -> Iterator[str]:
-    from rsoftmax.files.card import printable, readable
+    from rsoftmax.labels.models.card import printable, readable
 
     for name, row in zip(inputs.names, found, strict=True):
         listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in row.items())
@@ -201,7 +201,7 @@ def _json_lines(inputs: Inputs, found: list[dict[str, float]]) -> Iterator[str]:
 
 def _csv_lines(inputs: Inputs, found: list[dict[str, float]], separator: str, names: list[str] | None) -> Iterator[str]:
     """The columns of the table, or the items, and the predicted labels, or the probabilities of ``names``."""
-    from rsoftmax.files.tables import csv_line
+    from rsoftmax.labels.models.tables import csv_line
 
     columns = {"item": inputs.names} if inputs.table is None else inputs.table.as_texts(separator)
     added = PREDICTED if names is None else names

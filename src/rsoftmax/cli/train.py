@@ -11,11 +11,11 @@ import typer
 
 from rsoftmax.cli.arguments import parameters, usage_errors
 from rsoftmax.cli.models import INPUTS, read_items, row_errors, warn_truncated
-from rsoftmax.files.card import count_of, share
+from rsoftmax.labels.models.card import count_of, share
 
 if TYPE_CHECKING:
-    from rsoftmax.files.tables import Table
-    from rsoftmax.multilabel import Labeller
+    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.tables import Table
 
 ENCODERS = {"text": "sentence-transformers/all-MiniLM-L6-v2", "image": "microsoft/resnet-50"}
 
@@ -67,8 +67,8 @@ def train(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
     """Train a multi-label classifier for texts, images or rows of a table, and save it."""
-    from rsoftmax.files.folders import LABELS, TABLE, check_writable
-    from rsoftmax.files.tables import read
+    from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable
+    from rsoftmax.labels.models.tables import read
 
     kind, column = _one_input({"text": text, "image": image, "features": features})
     _check_options(kind, encoder, average, finetune, epochs, max_tokens)
@@ -131,7 +131,7 @@ def _check_options(
     kind: str, encoder: str | None, average: str, finetune: bool, epochs: float | None, max_tokens: int | None
 ) -> None:
     """Reject options that are invalid, or that would have no effect."""
-    from rsoftmax.multilabel import AVERAGES
+    from rsoftmax.labels.decoding import AVERAGES
 
     if average not in AVERAGES:
         raise typer.BadParameter(f"{average!r} is not one of {', '.join(AVERAGES)}", param_hint="--average")
@@ -155,7 +155,7 @@ def _guarantee(recall: float | None, precision: float | None, by: str, confidenc
     """What is guaranteed, checked; empty if nothing is."""
     from typing import get_args
 
-    from rsoftmax.multilabel.risk_control import By
+    from rsoftmax.labels.risk_control import By
 
     given = {"recall": recall, "precision": precision, "by": by, "confidence": confidence}
     if recall is None and precision is None:
@@ -175,7 +175,7 @@ def _guarantee(recall: float | None, precision: float | None, by: str, confidenc
 
 
 def _set_attention(model: Any, mapping: str, parameter: dict[str, Any]) -> None:
-    from rsoftmax.huggingface import set_attention
+    from rsoftmax.attention.transformers import set_attention
 
     set_attention(model, mapping, **parameter)
 
@@ -194,7 +194,7 @@ def _names(table: "Table", found: list[list[str]], column: str, separator: str) 
 
 
 def _label_model(source: str, kind: str, names: list[str], average: str, max_tokens: int | None) -> Any:
-    from rsoftmax.huggingface import LabelModel
+    from rsoftmax.labels.models.encoder_model import LabelModel
 
     model = LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)  # type: ignore[arg-type]
     if model.reads != kind:
@@ -205,7 +205,7 @@ def _label_model(source: str, kind: str, names: list[str], average: str, max_tok
 def _table_model(
     items: list[Any], found: list[list[str]], column: str, names: list[str], average: str, **settings: Any
 ) -> Any:
-    from rsoftmax.sklearn import TableModel
+    from rsoftmax.labels.models.table import TableModel
 
     features = [name.strip() for name in column.split(",")]
     return TableModel.fit(items, found, features, average, names=names, verbose=1, **settings)  # type: ignore[arg-type]
@@ -229,14 +229,14 @@ def _stoppable(resumable: bool) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    from rsoftmax.huggingface.labels.training import remove_checkpoints
+    from rsoftmax.labels.models.finetuning import remove_checkpoints
 
     remove_checkpoints(folder)
 
 
 def _report(model: "Labeller", out: Path, rows: int) -> None:
     """Print the scores; if they come from all ``rows`` of training, they are cross-validated."""
-    from rsoftmax.multilabel import AVERAGES
+    from rsoftmax.labels.decoding import AVERAGES
 
     scores = model.evaluation
     if "guarantee" in scores:

@@ -13,8 +13,8 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rsoftmax.files.card import printable, readable
-from rsoftmax.multilabel import CalibrationCurve, Evaluation
+from rsoftmax.labels.evaluation import CalibrationCurve, Evaluation
+from rsoftmax.labels.models.card import printable, readable
 
 COLOURS = ("#2f6690", "#c44536", "#2d8659", "#f08a24", "#6a4c93", "#555555")
 DIAGONAL, UNPREDICTED = "#aaaaaa", "#c5ccd3"

@@ -14,8 +14,8 @@ from torch.autograd import grad
 from rsoftmax.mappings import MAPPINGS
 
 if TYPE_CHECKING:  # plotting does not need transformers
-    from rsoftmax.huggingface.attention.calibrate import Calibration
-    from rsoftmax.huggingface.attention.measure import AttentionMap
+    from rsoftmax.attention.transformers.measure import AttentionMap
+    from rsoftmax.attention.transformers.sparsify import Calibration
 
 ZERO, MASS, MASKED = "#c44536", "#2f6690", "#e4e4e4"
 COLOURS = LinearSegmentedColormap.from_list("mass", ["#d6e6f2", MASS, "#0d2438"])  # small weights differ from white

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
-from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax._transformers import quiet
+from rsoftmax.attention.transformers import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
-from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.attention.adapter import max_positions, quiet
+from rsoftmax._transformers import max_positions, quiet
+from rsoftmax.attention.transformers import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.multilabel import MultiLabelHead
+from rsoftmax.labels import MultiLabelHead
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
-from rsoftmax.multilabel import AVERAGES, Decoder, decode_csr
-from rsoftmax.sklearn import ExpectedF1Classifier
+from rsoftmax.labels import AVERAGES, Decoder, ExpectedF1Classifier, decode_csr
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper
 
-from rsoftmax.huggingface import KSoftmaxWarper, TSoftmaxWarper
+from rsoftmax.sampling import KSoftmaxWarper, TSoftmaxWarper
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call

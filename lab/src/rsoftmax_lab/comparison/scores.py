@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.comparison.data import Labels
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rsoftmax.files.card import count_of
+from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.comparison.predictors import Predictor
 from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.comparison.training import Point

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from rsoftmax.multilabel import AVERAGES
-from rsoftmax.sklearn import PLAIN, SparseLabelClassifier
+from rsoftmax.labels import AVERAGES, PLAIN, SparseLabelClassifier
 from rsoftmax_lab.comparison.data import Data, Matrix, Rows
 from rsoftmax_lab.comparison.methods import METHODS, USERS, check_method
 from rsoftmax_lab.comparison.rules import Decision, Outputs, Rule, outputs

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from rsoftmax.files.card import printable
+from rsoftmax.labels.models.card import printable
 
 BINARY = {"0", "1"}
 

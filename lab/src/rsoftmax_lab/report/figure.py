@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rsoftmax.files.folders import replacing
+from rsoftmax.labels.models.folders import replacing
 
 
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:

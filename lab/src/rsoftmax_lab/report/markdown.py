@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from rsoftmax.files.card import printable
+from rsoftmax.labels.models.card import printable
 from rsoftmax_lab.report.table import Bold, Table
 
 TEMPLATE = "template.md.jinja"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from rsoftmax.files.card import printable
+from rsoftmax.labels.models.card import printable
 from rsoftmax_lab.report.mean import Mean
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from rich.table import Table as RichTable
 
-from rsoftmax.files.folders import replacing
+from rsoftmax.labels.models.folders import replacing
 from rsoftmax_lab.report.page import page
 from rsoftmax_lab.running.journal import Notice
 

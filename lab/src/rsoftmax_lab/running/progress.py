@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rsoftmax.files.card import printable
+from rsoftmax.labels.models.card import printable
 from rsoftmax_lab.running.runs import Row
 
 LINES = 10

@@ -11,7 +11,7 @@ from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import DTYPES, OPERATIONS, STATE
 
 if TYPE_CHECKING:
-    from rsoftmax.attention.call import Call
+    from rsoftmax.attention.arguments import Call
 
 NUMBERS = max(STATE.values(), default=0)  # how many numbers forward keeps for backward, for each row
 NOWHERE = (0, 0, 0, 0, 0)

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rsoftmax.huggingface import set_attention
+from rsoftmax.attention.transformers import set_attention
 
 SCALE = 4.0  # the edge at half of the training, in nats
 

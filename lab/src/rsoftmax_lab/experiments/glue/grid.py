@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.schedules import SHAPES
+from rsoftmax.attention.transformers.api import SHAPES
+from rsoftmax.registry import ROW_MAPPINGS
 from rsoftmax_lab.experiments.glue.data import HUB, TASKS
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun

@@ -20,9 +20,9 @@ from transformers import (
 )
 
 import rsoftmax
-from rsoftmax.attention import ROW_MAPPINGS
-from rsoftmax.huggingface import SparsitySchedule, set_attention, sparsity
-from rsoftmax.huggingface.attention.adapter import quiet
+from rsoftmax._transformers import quiet
+from rsoftmax.attention.transformers import SparsitySchedule, set_attention, sparsity
+from rsoftmax.registry import ROW_MAPPINGS
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples

@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from rsoftmax.sklearn.expected_f1 import FoldModel
+from rsoftmax.labels.estimators.expected_f1 import FoldModel
 from rsoftmax_lab.comparison.data import Rows
 from rsoftmax_lab.experiments import goemotions, sets
 from rsoftmax_lab.experiments.guarantees.grid import TEXTS

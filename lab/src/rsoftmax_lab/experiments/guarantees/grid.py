@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from rsoftmax.multilabel.risk_control import By
+from rsoftmax.labels.risk_control import By
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 from rsoftmax_lab.running.schema import Schema

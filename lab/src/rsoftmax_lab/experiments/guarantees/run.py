@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rsoftmax.multilabel import precision_threshold, recall_threshold
+from rsoftmax.labels import precision_threshold, recall_threshold
 from rsoftmax_lab.experiments.guarantees.data import Scored, scored
 from rsoftmax_lab.experiments.guarantees.grid import GUARANTEES, OURS, Guarantee, Run
 from rsoftmax_lab.experiments.guarantees.peer import thresholds_of_mapie

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from rsoftmax.huggingface.labels.inputs import IMAGE, cannot_load, example_items, load_encoder
+from rsoftmax.labels.models.inputs import IMAGE, cannot_load, example_items, load_encoder
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def coco(options: Options, sweep: Sweep) -> None:
 
 
 def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
-    from rsoftmax.files.images import BadImageError
+    from rsoftmax.labels.models.images import BadImageError
 
     if options.augment and not options.tunes:
         raise typer.BadParameter(
@@ -131,7 +131,7 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
     """Validate everything before the first run."""
-    from rsoftmax.files.folders import LABELS, check_writable
+    from rsoftmax.labels.models.folders import LABELS, check_writable
     from rsoftmax_lab.comparison.methods import METHODS, check_method
     from rsoftmax_lab.experiments.images import data, grid
     from rsoftmax_lab.experiments.images.backbone import Backbone

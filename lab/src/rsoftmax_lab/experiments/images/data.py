@@ -22,7 +22,7 @@ def read(dataset: str, data: str) -> Splits:
         dataset: a key of ``READERS``: the layout of the folder.
         data: the folder, or a hub id.
     """
-    from rsoftmax.huggingface.labels.inputs import is_hub_id
+    from rsoftmax.labels.models.inputs import is_hub_id
 
     folder = Path(data)
     if not folder.is_dir() and is_hub_id(data):

@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rsoftmax.files.folders import replacing
-from rsoftmax.files.images import BadImageError, open_image
+from rsoftmax.labels.models.folders import replacing
+from rsoftmax.labels.models.images import BadImageError, open_image
 from rsoftmax_lab.experiments.images import stages
 from rsoftmax_lab.experiments.images.backbone import Backbone, features
 from rsoftmax_lab.experiments.images.image_set import ImageSet

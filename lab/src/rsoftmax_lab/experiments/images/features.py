@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from rsoftmax.files.folders import remove
-from rsoftmax.files.images import BadImageError, open_image
+from rsoftmax.labels.models.folders import remove
+from rsoftmax.labels.models.images import BadImageError, open_image
 from rsoftmax_lab.experiments.images import extraction
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.extraction import Features, View, load, save

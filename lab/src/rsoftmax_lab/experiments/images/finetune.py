@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import Trainer, set_seed
 
-from rsoftmax.files.folders import LABELS, check_writable
-from rsoftmax.files.images import File, open_image
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.attention.adapter import quiet
-from rsoftmax.huggingface.labels.inputs import Inputs
-from rsoftmax.huggingface.labels.training import Checkpoints, last_checkpoint, remove_checkpoints
+from rsoftmax._transformers import quiet
+from rsoftmax.labels import LabelModel
+from rsoftmax.labels.models.finetuning import Checkpoints, last_checkpoint, remove_checkpoints
+from rsoftmax.labels.models.folders import LABELS, check_writable
+from rsoftmax.labels.models.images import File, open_image
+from rsoftmax.labels.models.inputs import Inputs
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.rules import Outputs, outputs
 from rsoftmax_lab.comparison.scores import scores

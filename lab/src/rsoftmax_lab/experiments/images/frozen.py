@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rsoftmax.huggingface import LabelModel
+from rsoftmax.labels import LabelModel
 from rsoftmax_lab.comparison.data import Data, Rows
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.training import classifier, train_and_score

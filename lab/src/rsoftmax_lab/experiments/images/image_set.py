@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rsoftmax.files.images import BadImageError, File, open_image
+from rsoftmax.labels.models.images import BadImageError, File, open_image
 from rsoftmax_lab.comparison.data import Labels
 
 

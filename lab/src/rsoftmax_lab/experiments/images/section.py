@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rsoftmax.files.card import count_of
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
+from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OURS, PAPERS, PREDICTORS, SPARSE, Predictor
 from rsoftmax_lab.comparison.results import Comparison

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from rsoftmax.files.images import File
+from rsoftmax.labels.models.images import File
 from rsoftmax_lab.experiments.images import extraction
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.extraction import View

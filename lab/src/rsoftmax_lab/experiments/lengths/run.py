@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 import rsoftmax
-from rsoftmax.nn import MultiheadAttention
+from rsoftmax.attention import MultiheadAttention
 from rsoftmax_lab.experiments.lengths.data import MARKED, NAMES, TASKS, TOLERANCE, Batch, draw
 from rsoftmax_lab.experiments.lengths.grid import TIMES, Run
 from rsoftmax_lab.running.runs import Row

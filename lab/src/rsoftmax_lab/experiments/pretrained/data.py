@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rsoftmax.huggingface import parameters
-from rsoftmax.huggingface.attention.api import load_pretrained
-from rsoftmax.huggingface.attention.compare import text_batches
+from rsoftmax.attention.transformers import parameters
+from rsoftmax.attention.transformers.api import load_pretrained
+from rsoftmax.attention.transformers.compare import text_batches
 
 
 def batches(tokenizer: Any, network: Any, path: Path, length: int, samples: int) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rsoftmax.attention import ROW_MAPPINGS
+from rsoftmax.registry import ROW_MAPPINGS
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import rsoftmax
-from rsoftmax.huggingface import set_attention
-from rsoftmax.huggingface.attention.api import load_pretrained
-from rsoftmax.huggingface.attention.compare import Comparison, compare
-from rsoftmax.huggingface.attention.measure import zeros_of
+from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention.transformers.api import load_pretrained
+from rsoftmax.attention.transformers.compare import Comparison, compare
+from rsoftmax.attention.transformers.measure import zeros_of
 from rsoftmax_lab.experiments.pretrained.data import batches
 from rsoftmax_lab.experiments.pretrained.grid import Run, arguments
 from rsoftmax_lab.running.runs import Row

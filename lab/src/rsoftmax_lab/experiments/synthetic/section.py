@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.methods import METHODS
 from rsoftmax_lab.comparison.predictors import (

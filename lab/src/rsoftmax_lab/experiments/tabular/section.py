@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OTHERS, PREDICTORS, Predictor
 from rsoftmax_lab.comparison.results import Comparison

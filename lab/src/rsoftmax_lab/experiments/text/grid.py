@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.experiments.text.rules import RULES
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun

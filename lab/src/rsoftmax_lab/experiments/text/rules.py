@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rsoftmax.multilabel import AVERAGES, Average, Decoder, evaluate
+from rsoftmax.labels import AVERAGES, Average, Decoder, evaluate
 from rsoftmax_lab.comparison.thresholds import TUNE
 
 Rule = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]

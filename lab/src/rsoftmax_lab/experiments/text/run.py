@@ -9,11 +9,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
-from rsoftmax.files.folders import replacing
-from rsoftmax.huggingface import LabelModel
-from rsoftmax.huggingface.attention.adapter import quiet
-from rsoftmax.sklearn.ensemble import fit_features
-from rsoftmax.sklearn.expected_f1 import logit
+from rsoftmax._transformers import quiet
+from rsoftmax.labels import LabelModel
+from rsoftmax.labels.estimators.ensemble import fit_features
+from rsoftmax.labels.estimators.expected_f1 import logit
+from rsoftmax.labels.models.folders import replacing
 from rsoftmax_lab.experiments.goemotions import Part, Texts, read, tfidf
 from rsoftmax_lab.experiments.text.grid import Run
 from rsoftmax_lab.experiments.text.rules import scored

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.experiments.text.grid import WAYS, Run
 from rsoftmax_lab.experiments.text.rules import RULES
 from rsoftmax_lab.report.markdown import render

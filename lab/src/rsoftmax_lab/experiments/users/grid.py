@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.comparison.methods import check_method
 from rsoftmax_lab.experiments.users.methods import METHODS
 from rsoftmax_lab.running import schema

@@ -8,7 +8,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain
 
-from rsoftmax.sklearn import SparseLabelClassifier
+from rsoftmax.labels import SparseLabelClassifier
 
 HALF, TUNED, EXPECTED_F1, ONE_FIT, OUT_OF_BAG, TUNED_CV = "half", "tuned", "expected_f1", "one_fit", "oob", "tuned_cv"
 RULES = {

@@ -11,10 +11,9 @@ from scipy.special import expit
 from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.utils import check_random_state
 
-from rsoftmax.multilabel import AVERAGES, calibration_curve
-from rsoftmax.sklearn import ExpectedF1Classifier, SparseLabelClassifier
-from rsoftmax.sklearn.expected_f1 import FoldModel
-from rsoftmax.sklearn.targets import stratified_folds
+from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier, calibration_curve
+from rsoftmax.labels.estimators.expected_f1 import FoldModel
+from rsoftmax.labels.estimators.targets import stratified_folds
 from rsoftmax_lab.comparison.data import Labels, Rows
 from rsoftmax_lab.comparison.scores import scores
 from rsoftmax_lab.comparison.thresholds import TUNE, Marginals

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from rsoftmax.files.card import count_of
-from rsoftmax.multilabel import AVERAGES
+from rsoftmax.labels import AVERAGES
+from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.comparison import tables
 from rsoftmax_lab.comparison.results import Comparison
 from rsoftmax_lab.experiments.users import figure

@@ -1,0 +1,44 @@
+"""What the attention and the labels of pretrained models have in common: texts, messages and positions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from transformers.utils import logging
+
+ENTRY = "rsoftmax"  # our own entry in a model's config.json
+
+
+def check_unicode(text: str, where: str = "") -> None:
+    """Raise ValueError unless tokenizers can read the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where}{text!r:.80} is not valid Unicode: it has a lone surrogate") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context manager and decorator that hides transformers' progress bars, warnings and messages."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def max_positions(model: nn.Module) -> int | None:
+    """The number of tokens that a model has positions for; None if it does not say.
+
+    RoBERTa and its relatives never use the positions up to that of padding.
+    """
+    most = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most < 1:
+        return None
+    tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    unused = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
+    return most - max(unused, default=0)

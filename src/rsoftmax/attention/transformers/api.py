@@ -1,0 +1,380 @@
+"""Set, change and show the mapping of a model's attention and its parameter."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from rsoftmax._transformers import quiet
+from rsoftmax.attention.transformers import adapter
+from rsoftmax.attention.transformers.attend import register
+from rsoftmax.attention.transformers.parameters import (
+    HeadParameter,
+    HeadValues,
+    Setting,
+    attach,
+    build,
+    head_counts,
+    parameter_of,
+    per_head,
+)
+from rsoftmax.attention.transformers.probe import refusal, refuse_dense
+from rsoftmax.attention.transformers.saving import remember
+from rsoftmax.registry import ROW_MAPPINGS
+
+
+def set_attention(
+    model: nn.Module,
+    mapping: str,
+    *,
+    learnable: bool = False,
+    edge: float | None = None,
+    scale: str | None = None,
+    **parameter: HeadValues,
+) -> None:
+    """Replace softmax by another mapping in every attention module of a Transformers model.
+
+    Args:
+        model: a Transformers model, or a module that contains exactly one. It is modified in place.
+        mapping: a name in ``rsoftmax.MAPPINGS`` other than ``weighted_softmax``.
+        learnable: train the parameter with the model, one value per head, starting from the given one. It stays in its
+            domain.
+        edge: the width of the edge in nats, for mappings that have one: 0 cuts softmax off, ``math.inf`` is the paper's
+            weight, which falls linearly. Default: the mapping's own.
+        scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s per head; see
+            :class:`rsoftmax.nn.MultiheadAttention`. Needs a mapping with a parameter; for softmax, use
+            ``"r_softmax", r=0``.
+        parameter: the mapping's parameter by its letter, as in ``r=0.15``: a number, one per layer, or a table
+            ``[layers, heads]``, as lists, tensors or arrays. :func:`layers` lists the layers in order.
+
+    Raises:
+        ValueError: part of the model would keep its own dense attention. The model is left unchanged.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=[[0.1, 0.2], [0.3, 0.4]])
+        >>> set_attention(model, "sparsemax")
+        >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
+
+    ``"softmax"`` and ``r = 0`` reproduce the original model.
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.3.
+    """
+    setting = Setting(_check_call(mapping, learnable, edge, parameter), learnable, edge, scale=scale)
+    if scale is not None and setting.value is None:
+        raise ValueError(f"set_attention: scale={scale!r} needs a mapping with a parameter, such as r_softmax, r=0")
+    host = pretrained_model(model)
+    modules = adapter.attention_modules(host)
+    if model is not host or not modules:
+        refuse_dense(model)  # of the host alone, set_attn_implementation does it
+    if not modules:
+        raise refusal(host, "it has no attention that can be replaced")
+    held = build(mapping, setting, head_counts(modules), "set_attention")
+    _switch(host, mapping, modules)
+    for module, each in zip_longest(modules.values(), held):
+        attach(module, each)
+    remember(host.config, setting)
+
+
+def set_parameter(model: nn.Module, value: HeadValues) -> None:
+    """Change the parameter of a model's attention: the rate of ``r_softmax``, the threshold of ``t_softmax``, ...
+
+    Args:
+        model: as in :func:`set_attention`, which must have been called before.
+        value: a number, one per layer, or a table ``[layers, heads]``. Learnable parameters are trained further from
+            this value.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=0.1)
+        >>> set_parameter(model, [0.2, 0.5])
+        >>> parameters(model).values
+        tensor([[0.2000, 0.2000],
+                [0.5000, 0.5000]])
+
+    Tensors are changed in place, so a compiled model is not recompiled.
+    """
+    host = pretrained_model(model)
+    held = list(head_parameters(host).values())
+    rows = per_head(value, held[0].parameter, [len(each.values) for each in held], "set_parameter")
+    before = [each.stored.detach().clone() for each in held]
+    try:
+        for each, row in zip(held, rows, strict=True):
+            each.values = row
+    except ValueError:  # a learnable parameter cannot lie at the end of its domain
+        for each, stored in zip(held, before, strict=True):
+            each.stored.data.copy_(stored)
+        raise
+    for each in held:
+        each.max_length = None
+    remember(host.config, Setting(value, held[0].learnable, held[0].options.get("edge"), scale=held[0].scale))
+
+
+def parameters(model: nn.Module) -> "HeadTable":
+    """The current parameter of every head.
+
+    Args:
+        model: as in :func:`set_attention`, which must have been called before.
+
+    Returns:
+        A table ``[layers, heads]``; see :class:`HeadTable`.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=[[0.1, 0.2], [0.3, 0.4]])
+        >>> print(parameters(model))
+        r                    mean      0      1
+        layers.0.attention  0.150  0.100  0.200
+        layers.1.attention  0.350  0.300  0.400
+    """
+    held = head_parameters(pretrained_model(model))
+    letter = next(iter(held.values())).parameter.name
+    return HeadTable.of(letter, {name: each.values for name, each in held.items()})
+
+
+def layers(model: nn.Module) -> list[str]:
+    """The names of a model's attention modules, in the order of the rows of a parameter table.
+
+    Args:
+        model: as in :func:`set_attention`.
+
+    Returns:
+        Names for ``model.get_submodule``. Encoders come before decoders, self-attention before cross-attention. A
+        module shared by several layers, as in ALBERT, is listed once.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> layers(ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8)))
+        ['layers.0.attention', 'layers.1.attention']
+    """
+    return list(adapter.attention_modules(pretrained_model(model)))
+
+
+def parameter_groups(model: nn.Module, lr: float, parameter_lr: float = 0.01) -> list[dict[str, Any]]:
+    """Optimizer parameter groups that give the mapping's learnable parameter its own learning rate.
+
+    Args:
+        model: after :func:`set_attention` with ``learnable=True``.
+        lr: the learning rate of the model's weights.
+        parameter_lr: the learning rate of the mapping's parameter, on the unconstrained scale: ``logit(r)`` for a
+            rate. At a typical 2e-5, Adam would move it by at most 0.02 in a thousand steps.
+
+    Returns:
+        Two groups. Weight decay is off for the mapping's parameter, because it would pull rates towards 0.5.
+
+    Example:
+        >>> from transformers import ViTConfig, ViTModel
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
+        >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
+    """
+    ours = {id(own) for held in head_parameters(pretrained_model(model)).values() for own in held.parameters()}
+    weights, learnable = ([p for p in model.parameters() if (id(p) in ours) == wanted] for wanted in (False, True))
+    return [{"params": weights, "lr": lr}, {"params": learnable, "lr": parameter_lr, "weight_decay": 0.0}]
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """A number per layer and head; ``print(table)`` shows it, with each layer's mean first.
+
+    Attributes:
+        title: what the numbers are.
+        layers: the layers' names, in the order of the rows.
+        values: ``[layers, heads]``, padded with NaN where layers have fewer heads.
+    """
+
+    title: str
+    layers: tuple[str, ...]
+    values: Tensor
+
+    @classmethod
+    def of(cls, title: str, rows: dict[str, Tensor]) -> Self:
+        """A table of rows ``[heads]`` by layer name."""
+        values = [row.detach().float().cpu() for row in rows.values()]
+        return cls(title, tuple(rows), pad_sequence(values, batch_first=True, padding_value=torch.nan))
+
+    def mean(self) -> float:
+        """The mean over all heads of all layers."""
+        return float(self.values.nanmean())
+
+    def __str__(self) -> str:
+        width = max(map(len, (self.title, *self.layers)))
+        lines = [[self.title, "mean", *map(str, range(self.values.shape[1]))]]
+        for name, row in zip(self.layers, self.values, strict=True):
+            lines.append([name, *(f"{number:.3f}" for number in [row.nanmean().item(), *row[~row.isnan()].tolist()])])
+        return "\n".join(" ".join([f"{name:{width}}", *(f"{cell:>6}" for cell in row)]) for name, *row in lines)
+
+
+def linear(done: float) -> float:
+    """Grow linearly, as in the paper."""
+    return done
+
+
+def cosine(done: float) -> float:
+    """Grow along half a period of the cosine: slowly at both ends."""
+    return (1 - math.cos(math.pi * done)) / 2
+
+
+def constant(done: float) -> float:
+    """Use the final rate from the first step."""
+    return 1.0
+
+
+SHAPES: dict[str, Callable[[float], float]] = {shape.__name__: shape for shape in (linear, cosine, constant)}
+
+
+class SparsitySchedule(TrainerCallback):
+    """Increase the rate of ``r_softmax`` attention from 0 to its final value during training.
+
+    .. math:: r_s = r \\cdot \\mathrm{shape}((s + 1) / S), \\qquad s = 0, ..., S - 1
+
+    Args:
+        r: the final rate: a number, one per layer, or a table ``[layers, heads]``.
+        shape: "linear", as in the paper, "cosine", or "constant"; see :mod:`rsoftmax.schedules`.
+
+    Example:
+        >>> schedule = SparsitySchedule(0.15, shape="linear")
+
+    Pass it as ``Trainer(..., callbacks=[schedule])`` after ``set_attention(model, "r_softmax", r=0)``. The last step
+    uses the final rate. The rate depends only on the Trainer's step, so a resumed run has the same rates as an
+    uninterrupted one. Each row of ``trainer.state.log_history`` gets ``rate``, the mean over all heads.
+
+    Reference: Bałazy et al., r-softmax (2023), section 4.3.
+    """
+
+    def __init__(self, r: HeadValues, shape: str = "linear") -> None:
+        if shape not in SHAPES:
+            raise ValueError(f"SparsitySchedule: there is no shape {shape!r}; use one of {', '.join(SHAPES)}")
+        self.r, self.shape = torch.as_tensor(r, dtype=torch.float64), SHAPES[shape]
+        if not ((self.r >= 0) & (self.r <= 1)).all():
+            raise ValueError(f"SparsitySchedule: r must be in [0, 1], got {r!r}")
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check the final rate against the model before training."""
+        host = pretrained_model(kwargs["model"])
+        if (used := adapter.implementation(host.config)) != "r_softmax":
+            remedy = "call set_attention(model, 'r_softmax', r=0) first"
+            raise ValueError(f"SparsitySchedule is for r_softmax, but the model uses {used!r}; {remedy}")
+        if any(held.stored.requires_grad for held in head_parameters(host).values()):
+            raise ValueError("SparsitySchedule: the model's rates are learnable; call set_attention(learnable=False)")
+        set_parameter(host, self.r)
+        self.on_step_begin(args, state, control, **kwargs)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the rate of this step."""
+        done = min((state.global_step + 1) / max(state.max_steps, 1), 1.0)
+        set_parameter(kwargs["model"], self.r * self.shape(done))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Add the rate to the log and to the latest row of the history."""
+        kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = parameters(kwargs["model"]).mean()
+
+
+def pretrained_model(module: nn.Module) -> PreTrainedModel:
+    """The Transformers model that a module is, or contains."""
+    models = dict(_outermost(module, ""))
+    if len(models) == 1:
+        return next(iter(models.values()))
+    kind = type(module).__name__
+    if not models:
+        raise TypeError(
+            f"set_attention: {kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
+            " rsoftmax.nn.replace_attention, for calls of F.scaled_dot_product_attention rsoftmax.nn.sparse_sdpa"
+        )
+    raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
+
+
+@quiet()
+def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
+    """Load a tokenizer and a model, from safetensors only and without remote code.
+
+    Args:
+        source: a folder or hub id.
+        task_head: whether to load the model with the head that it was saved with.
+    """
+    if not Path(source).is_dir() and _is_path(source):
+        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: no such folder")
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {why}") from error
+
+
+def head_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
+    """The parameters of a model's attention modules by name; raises if there are none."""
+    modules = adapter.attention_modules(model)
+    found = {name: held for name, module in modules.items() if (held := parameter_of(module)) is not None}
+    if not found:
+        used = adapter.implementation(model.config)
+        raise ValueError(
+            f"{type(model).__name__} uses {used!r} attention, which has no parameter;"
+            " call set_attention(model, 'r_softmax', r=...) first"
+        )
+    return found
+
+
+def _is_path(source: str) -> bool:
+    """Whether a name cannot be a hub id, or is in an existing folder: a mistyped path is not looked up on the hub."""
+    parent = Path(source).parent
+    return source.count("/") > 1 or source.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
+
+
+def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedModel]]:
+    if isinstance(module, PreTrainedModel):
+        yield name, module
+    else:
+        for part, child in module.named_children():
+            yield from _outermost(child, f"{name}.{part}" if name else part)
+
+
+def _check_call(mapping: str, learnable: bool, edge: float | None, given: dict[str, HeadValues]) -> HeadValues | None:
+    if mapping not in ROW_MAPPINGS:
+        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(ROW_MAPPINGS)}")
+    register(mapping)  # it may have been added to the table after this package was imported
+    row = ROW_MAPPINGS[mapping]
+    ignored = [option.name for option in row.options if option.name in given]
+    if ignored:
+        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
+    value: HeadValues | None = row.bind("set_attention", {**given, "edge": edge})
+    row.bind_options("set_attention", {} if edge is None else {"edge": edge})
+    if row.parameter is None and learnable:
+        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
+    return value
+
+
+def _switch(host: PreTrainedModel, mapping: str, modules: dict[str, nn.Module]) -> None:
+    """Select the mapping in all modules; if one of them keeps another, restore the previous choice and raise."""
+    before = adapter.implementations(host.config)
+    host.set_attn_implementation(mapping)
+    for name, module in modules.items():
+        if (used := adapter.implementation(module.config)) != mapping:  # type: ignore[arg-type]
+            host.set_attn_implementation(before)  # type: ignore[arg-type]
+            raise refusal(host, f"{name} would keep {used!r} attention")

@@ -1,1 +1,0 @@
-"""Files: tables to read, folders of saved models, model cards, images, ONNX."""

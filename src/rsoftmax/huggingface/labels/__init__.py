@@ -1,1 +1,0 @@
-"""Labels for texts and images: an encoder with a multi-label head."""

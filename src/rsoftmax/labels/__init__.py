@@ -1,0 +1,67 @@
+"""Multi-label learning without threshold tuning: heads, losses, calibration and decoding, with torch alone.
+
+A head maps features to the scores of ``K`` labels and the scores to probabilities; the labels with a non-zero
+probability are predicted. A rule decides which labels these are:
+
+================= ============= ========================================================================
+rule              mapping       predicted labels
+================= ============= ========================================================================
+``"expected_f1"`` ``r_softmax`` those that maximise the expected F1 under the predicted marginals
+``"rate"``        ``r_softmax`` the best fraction ``1 - r``, with ``r`` predicted from the logits: the paper's head
+``"count"``       ``r_softmax`` the k best, with k predicted from the features
+``"fixed"``       ``r_softmax`` the best fraction ``1 - r``, with a given ``r``
+``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
+``"zero"``        ``t_softmax`` those with a positive logit, as with binary cross-entropy and ZLPR
+``None``          any other     the support of the mapping
+================= ============= ========================================================================
+
+The default rule maximises the F1 selected by ``average``: "micro", "macro" or "samples". Its parts work on scores of
+any origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`expected_f1_count` and
+:func:`expected_f1_threshold` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
+:func:`calibration_curve` compares predicted with observed frequencies.
+
+The table ``RULES`` holds the rules, the default first; each lists its mappings and losses.
+"""
+
+from typing import TYPE_CHECKING
+
+from rsoftmax._lazy import lazy_names
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from rsoftmax.labels import losses as losses
+    from rsoftmax.labels.calibration import *  # noqa: F403
+    from rsoftmax.labels.decoding import *  # noqa: F403
+    from rsoftmax.labels.estimators.classifier import *  # noqa: F403
+    from rsoftmax.labels.estimators.expected_f1 import *  # noqa: F403
+    from rsoftmax.labels.estimators.features import *  # noqa: F403
+    from rsoftmax.labels.estimators.risk_control import *  # noqa: F403
+    from rsoftmax.labels.evaluation import *  # noqa: F403
+    from rsoftmax.labels.head import *  # noqa: F403
+    from rsoftmax.labels.models.base import *  # noqa: F403
+    from rsoftmax.labels.models.encoder_model import *  # noqa: F403
+    from rsoftmax.labels.models.table import *  # noqa: F403
+    from rsoftmax.labels.risk_control import *  # noqa: F403
+    from rsoftmax.labels.rules import *  # noqa: F403
+    from rsoftmax.labels.sparse import *  # noqa: F403
+else:
+    __getattr__, __all__ = lazy_names(
+        __name__,
+        {
+            "calibration": "PlattScaling",
+            "decoding": "AVERAGES Average Decoded Decoder DecoderOptions"
+            " best_labels expected_f1 expected_f1_count expected_f1_threshold keep_above keep_count",
+            "evaluation": "CalibrationCurve Evaluation LabelScores calibration_curve evaluate",
+            "head": "MultiLabelHead",
+            "risk_control": "precision_threshold recall_threshold",
+            "rules": "RULES Output Rule Scores",
+            "sparse": "decode_csr",
+            "models.base": "LabelNetwork Labeller indicator",
+            "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",
+            "models.table": "TableModel",
+            "estimators.classifier": "PLAIN SparseLabelClassifier",
+            "estimators.expected_f1": "ExpectedF1Classifier",
+            "estimators.features": "Embedder",
+            "estimators.risk_control": "RiskControlledClassifier",
+        },
+        extra="labels",
+    )

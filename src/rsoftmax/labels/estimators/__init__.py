@@ -1,0 +1,1 @@
+"""Multi-label learning as scikit-learn estimators."""

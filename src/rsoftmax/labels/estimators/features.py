@@ -1,0 +1,222 @@
+"""Features: embeddings from an encoder, and preprocessing for networks, with scikit-learn or as a torch module."""
+
+import math
+import warnings
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
+from torch import Tensor, nn
+
+from rsoftmax.labels.estimators.targets import Matrix
+
+__all__ = ["Embedder"]
+
+PREPROCESSING = ("auto", None)
+QUANTILES = 1000
+CLIP = 3.0  # standard deviations
+UNEVEN = 1000.0  # ratio of standard deviations from which a network learns from few columns only
+EDGE = 1e-7  # as in scikit-learn: values this close to the extremes count as extremes
+NEAREST = 0.0005  # to 0 and 1: every quantile beyond is clipped
+
+
+class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turns texts, or images, into the features of a pre-trained encoder; a scikit-learn transformer.
+
+    Args:
+        source: a folder or hub id of a transformers encoder or a SentenceTransformer.
+        pooling, normalize, max_tokens: as in :meth:`rsoftmax.labels.LabelModel.from_encoder`. Default: those of
+            the SentenceTransformer, or the mean over at most 256 tokens.
+        batch_size: items per batch.
+        verbose: 1 shows a progress bar.
+
+    ``make_pipeline(Embedder(folder), ExpectedF1Classifier(LogisticRegression()))`` classifies texts. Copies of an
+    embedder share the encoder, which is neither fitted nor pickled. Needs ``pip install 'rsoftmax[hf]'``.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        max_tokens: int | None = None,
+        batch_size: int = 32,
+        verbose: int = 0,
+    ) -> None:
+        self.source, self.pooling, self.normalize, self.max_tokens = source, pooling, normalize, max_tokens
+        self.batch_size, self.verbose = batch_size, verbose
+
+    def fit(self, X: Any = None, y: Any = None) -> "Embedder":
+        """Load the encoder; nothing is fitted."""
+        self._encoder()
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Embed texts or images as an array [items, features]."""
+        features: Tensor = self._encoder().embed(X, batch_size=self.batch_size, progress=self.verbose > 0)
+        return features.numpy()
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """The names of the features: embedding0, embedding1, ..."""
+        return np.array([f"embedding{i}" for i in range(self._encoder().config.features)], dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+    def _encoder(self) -> Any:
+        return _load_encoder(str(self.source), self.pooling, self.normalize, self.max_tokens)
+
+
+@lru_cache(maxsize=2)  # clones in a search or a cross-validation share it
+def _load_encoder(source: str, pooling: str | None, normalize: bool | None, max_tokens: int | None) -> Any:
+    """An encoder with a head that is not used; by name, as rsoftmax.labels does not depend on transformers."""
+    label_model = import_module("rsoftmax.labels").LabelModel
+    options = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
+    return label_model.from_encoder(source, ["unused"], **options)
+
+
+def fit_preprocessing(X: Matrix, preprocessing: str | None, random: np.random.RandomState) -> Any:
+    """Return a transformer fitted to these rows, or None if they are left unchanged.
+
+    Args:
+        X: features [rows, d], dense or sparse.
+        preprocessing: "auto": dense columns are mapped to a normal distribution by their quantiles, clipped at 3 and
+            standardised; sparse counts are weighted by TF-IDF and rows scaled to length ``sqrt(d)``; sparse rows with
+            negative values are scaled by one number. None: no preprocessing.
+        random: draws the rows from which quantiles are computed, if there are very many.
+    """
+    if preprocessing is None or X.ndim != 2:
+        _warn_if_uneven(X)
+        return None
+    return _fit_sparse(X) if sp.issparse(X) else _fit_dense(X, random)
+
+
+def _fit_dense(X: Matrix, random: np.random.RandomState) -> Any:
+    quantiles = QuantileTransformer(
+        n_quantiles=min(QUANTILES, len(X)), output_distribution="normal", random_state=random.randint(2**31)
+    )
+    return make_pipeline(quantiles, FunctionTransformer(_clip), StandardScaler()).fit(X)
+
+
+def _fit_sparse(X: Matrix) -> Any:
+    if (X.data < 0).any():
+        size = float(np.sqrt((X.data**2).sum() / max(X.shape[0] * X.shape[1], 1))) or 1.0
+        return FunctionTransformer(_multiply, kw_args={"factor": 1 / size}, accept_sparse=True).fit(X)
+    scaling = FunctionTransformer(_multiply, kw_args={"factor": float(np.sqrt(X.shape[1]))}, accept_sparse=True)
+    return make_pipeline(TfidfTransformer(), scaling).fit(X)
+
+
+def _clip(X: Matrix) -> Matrix:
+    return np.clip(X, -CLIP, CLIP)
+
+
+def _multiply(X: Matrix, factor: float) -> Matrix:
+    return X * factor
+
+
+def _warn_if_uneven(X: Matrix) -> None:
+    if sp.issparse(X) or X.ndim != 2:
+        return
+    spread = X.std(0, dtype=np.float64)
+    spread = spread[spread > 0]
+    if len(spread) and spread.max() > UNEVEN * spread.min():
+        warnings.warn(
+            f"SparseLabelClassifier: the standard deviations of the features range from {spread.min():.2g} to"
+            f" {spread.max():.2g}; scale the features, or use preprocessing='auto'",
+            stacklevel=5,
+        )
+
+
+class Preprocessing(nn.Module):
+    r"""The preprocessing of dense features as a torch module.
+
+    .. math:: y = (\mathrm{clip}(\Phi^{-1}(p(x)), -3, 3) - \mathrm{mean}) / \mathrm{scale}
+
+    where p(x) is the fraction of training rows below x, linear between quantiles, and the middle of equal ones. It is
+    computed in float64, in which scikit-learn decides whether a float32 value equals a quantile.
+
+    Args:
+        features: the number of features.
+        quantiles: the number of quantiles per feature.
+
+    Returns:
+        From features [rows, d] to features [rows, d].
+
+    Reference: scikit-learn's QuantileTransformer.
+    """
+
+    def __init__(self, features: int, quantiles: int) -> None:
+        super().__init__()
+        self.register_buffer("quantiles", torch.zeros(features, quantiles, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+
+    quantiles: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, fitted: Any) -> "Preprocessing":
+        """Copy what :func:`fit_preprocessing` found for dense features."""
+        quantile, _, scaler = (step for _, step in fitted.steps)
+        made = cls(quantile.quantiles_.shape[1], quantile.quantiles_.shape[0])
+        made.quantiles.copy_(torch.from_numpy(quantile.quantiles_.T.copy()))
+        made.mean.copy_(torch.from_numpy(scaler.mean_))
+        made.scale.copy_(torch.from_numpy(scaler.scale_))
+        return made
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform features."""
+        z = normal_quantile(self._cumulative(x).float()).clamp(-CLIP, CLIP)
+        return (z - self.mean) / self.scale
+
+    def _cumulative(self, x: Tensor) -> Tensor:
+        """p(x)."""
+        q, entries = self.quantiles, x.double().unsqueeze(-1)
+        last = q.shape[1] - 1
+        below, upto = (q < entries).sum(-1), (q <= entries).sum(-1)
+        left = (upto - 1).clamp(0, max(last - 1, 0))
+        low, high = self._at(left), self._at((left + 1).clamp(max=last))
+        between = left + (x - low) / (high - low).where(high > low, 1)
+        share = torch.where(upto > below, (below + upto - 1) / 2, between) / max(last, 1)
+        share = share.where((x + EDGE).double() <= q[:, -1], 1)
+        return share.where((x - EDGE).double() >= q[:, 0], 0)
+
+    def _at(self, places: Tensor) -> Tensor:
+        return self.quantiles.expand(places.shape[0], -1, -1).gather(-1, places.unsqueeze(-1)).squeeze(-1)
+
+
+def normal_quantile(p: Tensor) -> Tensor:
+    r"""Compute the inverse of the normal distribution function, for p clamped to [0.0005, 0.9995].
+
+    Uses operators that ONNX has: an initial approximation with an error below 0.005, then three Newton steps.
+
+    Example:
+        >>> normal_quantile(torch.tensor([0.0, 0.5, 0.975])).round(decimals=3)
+        tensor([-3.2910,  0.0000,  1.9600])
+
+    Reference: Winitzki, A handy approximation for the error function and its inverse (2008).
+    """
+    p = p.clamp(NEAREST, 1 - NEAREST)
+    log = torch.log(4 * p * (1 - p))
+    half = 2 / (math.pi * 0.147) + log / 2
+    z = math.sqrt(2) * (p - 0.5).sign() * ((half.square() - log / 0.147).clamp(min=0).sqrt() - half).clamp(min=0).sqrt()
+    for _ in range(3):
+        z = z - (0.5 * (1 + torch.erf(z / math.sqrt(2))) - p) * math.sqrt(2 * math.pi) * (z.square() / 2).exp()
+    return z

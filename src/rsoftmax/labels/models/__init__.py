@@ -1,0 +1,1 @@
+"""Label models: from texts, images or table rows to labels, saved as one folder."""

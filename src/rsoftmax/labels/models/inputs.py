@@ -1,0 +1,240 @@
+"""From texts and images to the tensors of an encoder, and from its output to one row of features per item."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils.hub import cached_file
+
+from rsoftmax._transformers import check_unicode, quiet
+
+TEXT, IMAGE = "input_ids", "pixel_values"
+"""The main input of an encoder, as transformers names it."""
+MAX_CHARACTERS = 100  # per token, of texts that are shortened before the tokenizer sees them
+
+
+class Layout(NamedTuple):
+    """How a SentenceTransformer computes its features.
+
+    Attributes:
+        folder: where its encoder is, below the source.
+        pooling: its name; None: not stated.
+        normalize: whether features are scaled to length 1.
+        max_tokens: the number of tokens to which texts are truncated; None: not stated.
+    """
+
+    folder: str = ""
+    pooling: str | None = None
+    normalize: bool = False
+    max_tokens: int | None = None
+
+
+class Encoder(NamedTuple):
+    """An encoder, its tokenizer or image processor, the weights that its file lacks, and how features are computed."""
+
+    network: PreTrainedModel
+    processor: Any
+    missing: set[str]
+    layout: Layout
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a text looks like ``owner/name`` rather than like a path."""
+    owner, _, name = text.partition("/")
+    return bool(owner.strip(".") and name) and "/" not in name
+
+
+def load_encoder(source: str) -> Encoder:
+    """Load an encoder from a folder or a hub id ``owner/name``: safetensors only, and no code from there is run."""
+    if not Path(source).is_dir() and not is_hub_id(source):
+        raise ValueError(f"cannot load a model from {source!r}: no such folder, and not a hub id OWNER/NAME")
+    layout = read_layout(source) if Path(source).is_dir() else None
+    place = str(Path(source, layout.folder)) if layout else source
+    with quiet():
+        try:
+            network, report = AutoModel.from_pretrained(
+                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+            if network.config.is_encoder_decoder:
+                raise ValueError(f"{type(network).__name__} has a decoder; choose an encoder like BERT")
+            processor = load_processor(place, network.main_input_name)
+        except Exception as error:  # for damaged folders, and those of other kinds, transformers raises many kinds
+            raise cannot_load(source, error) from None
+    return Encoder(network.eval(), processor, set(report["missing_keys"]), layout or read_layout(source))
+
+
+def read_layout(source: str) -> Layout:
+    """Read the modules of a SentenceTransformer; the default layout for other encoders.
+
+    Raises:
+        ValueError: if it has a module that label models do not support.
+    """
+    modules = _read_json(source, "modules.json")
+    paths = {str(one["type"]).rpartition(".")[2]: str(one.get("path") or "") for one in modules or []}
+    if not paths:
+        return Layout()
+    if unknown := sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"}):
+        raise ValueError(f"{source}: label models do not support {unknown[0]}, a module of this SentenceTransformer")
+    folder = paths.get("Transformer", "")
+    settings = _read_json(source, f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
+    pooling = _read_json(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
+    return Layout(folder, pooling and _pooling(pooling), "Normalize" in paths, settings.get("max_seq_length"))
+
+
+def _pooling(settings: dict[str, Any]) -> str:
+    old = [name for name, chosen in settings.items() if name.startswith("pooling_mode_") and chosen is True]
+    names = [name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in old]
+    return str(settings.get("pooling_mode") or "+".join(names))
+
+
+def _read_json(source: str, name: str) -> Any:
+    """A JSON file from a folder or the hub; None if there is none."""
+    path = Path(source, name)
+    if not Path(source).is_dir():
+        try:
+            path = Path(cached_file(source, name) or path)
+        except OSError:  # the hub has none, or cannot be reached
+            return None
+    return json.loads(path.read_bytes()) if path.is_file() else None
+
+
+def load_processor(source: str | Path, main_input: str) -> Any:
+    """Load the tokenizer or image processor from a folder or the hub."""
+    if main_input == TEXT:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+    if main_input == IMAGE:
+        return AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=False)
+    raise ValueError(f"its main input is {main_input}; expected an encoder of texts ({TEXT}) or images ({IMAGE})")
+
+
+def cannot_load(source: str, error: Exception) -> ValueError:
+    """The error that says in one line why the model cannot be loaded."""
+    first = (str(error).strip().splitlines() or [repr(error)])[0]
+    return ValueError(f"cannot load a model from {source!r}: {first}")
+
+
+class Inputs:
+    """Prepares items for an encoder.
+
+    Args:
+        processor: a tokenizer or an image processor.
+        main_input: the encoder's main input, ``"input_ids"`` or ``"pixel_values"``.
+        max_tokens: the number of tokens to which texts are truncated.
+    """
+
+    def __init__(self, processor: Any, main_input: str, max_tokens: int | None) -> None:
+        self.processor, self.main_input, self.max_tokens = processor, main_input, max_tokens
+
+    def check(self, items: Iterable[Any]) -> list[Any]:
+        """The items as a list; raises unless all are texts, or images."""
+        texts = self.main_input == TEXT
+        kind, article = ("text", "a") if texts else ("image", "an")
+        if isinstance(items, str | Path):
+            raise TypeError(f"expected a list of {kind}s, got one {kind}; write [{str(items)[:20]!r}]")
+        found = list(items)
+        for row, item in enumerate(found, 1):
+            if not (isinstance(item, str) or (not texts and (isinstance(item, Path) or hasattr(item, "getexif")))):
+                raise TypeError(f"row {row}: expected {article} {kind}, got {item!r:.80}, a {type(item).__name__}")
+            if texts:
+                check_unicode(item, f"row {row}: ")
+        return found
+
+    def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
+        """The tensors of a few items."""
+        if self.main_input == TEXT:
+            texts = [self._cut(text) for text in items]
+            encoded = self.processor(
+                texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt"
+            )
+            return {name: encoded[name] for name in (TEXT, "attention_mask")}
+        return {IMAGE: self.processor(images=[_image(item) for item in items], return_tensors="pt")[IMAGE]}
+
+    def batches(self, items: Sequence[Any], size: int) -> Iterator[list[int]]:
+        """The indices of the items of each batch: texts of similar length together, long ones first."""
+        order = list(range(len(items)))
+        if self.main_input == TEXT:
+            order.sort(key=lambda index: -len(items[index]))
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    def truncated(self, texts: Sequence[str]) -> list[int]:
+        """The indices of texts with more than ``max_tokens`` tokens."""
+        if self.main_input != TEXT or self.max_tokens is None:
+            return []
+        tokens = (self.processor(self._cut(text))[TEXT] for text in self.check(texts))
+        return [index for index, ids in enumerate(tokens) if len(ids) > self.max_tokens]
+
+    def _cut(self, text: str) -> str:
+        """The part of a text that the tokenizer gets: more characters than ``max_tokens`` tokens have."""
+        return text if self.max_tokens is None else text[: MAX_CHARACTERS * self.max_tokens]
+
+
+def example_items(main_input: str) -> list[Any]:
+    """Two items of different size, to try an encoder on."""
+    if main_input == TEXT:
+        return ["a", "a longer text"]
+    from PIL import Image
+
+    return [Image.new("RGB", shape) for shape in ((224, 224), (64, 96))]
+
+
+def in_order(batches: Iterator[tuple[list[int], Tensor]]) -> Tensor:
+    """The rows of all batches, each at the index of its item."""
+    found = list(batches)
+    order = torch.tensor([index for indices, _ in found for index in indices])
+    rows = torch.cat([part for _, part in found])
+    return torch.empty_like(rows).index_copy_(0, order, rows)
+
+
+def mean(output: Any, mask: Tensor | None) -> Tensor:
+    """The mean over the tokens that are not padding."""
+    states: Tensor = output.last_hidden_state
+    if mask is None:
+        return states.mean(1)
+    kept = mask.unsqueeze(-1).to(states.dtype)
+    return (states * kept).sum(1) / kept.sum(1).clamp(min=1)
+
+
+def cls(output: Any, mask: Tensor | None) -> Tensor:
+    """The first token."""
+    states: Tensor = output.last_hidden_state
+    return states[:, 0]
+
+
+def pooled(output: Any, mask: Tensor | None) -> Tensor:
+    """The encoder's own ``pooler_output``."""
+    found: Tensor = output.pooler_output
+    return found.flatten(1)
+
+
+def maximum(output: Any, mask: Tensor | None) -> Tensor:
+    """The maximum over the tokens that are not padding."""
+    states: Tensor = output.last_hidden_state
+    return states.amax(1) if mask is None else states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(1)
+
+
+POOLINGS: dict[str, Callable[[Any, Tensor | None], Tensor]] = {
+    "mean": mean,
+    "cls": cls,
+    "max": maximum,
+    "pooled": pooled,
+}
+
+
+def check_pooling(pooling: str) -> None:
+    """Raise unless the pooling is a key of ``POOLINGS``."""
+    if pooling not in POOLINGS:
+        raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {', '.join(map(repr, POOLINGS))}")
+
+
+def _image(item: Any) -> Any:
+    """Open a path; treat a Pillow image as if it had been opened from one."""
+    from rsoftmax.labels.models.images import open_image, upright
+
+    return open_image(Path(item), str(item)) if isinstance(item, str | Path) else upright(item)

@@ -1,0 +1,323 @@
+"""How to add a mapping: the table of mappings, :func:`register_mapping`, and everything a new mapping needs.
+
+A mapping is a function ``f(x, <parameter>, *, dim=-1, mask=None)`` with a row in the table ``MAPPINGS``. Modules,
+attention, multi-label heads, Hugging Face models and the command line look mappings up there. Importing
+:mod:`rsoftmax.mappings` registers the built-in ones.
+
+=================  ==================================================================================================
+a row              :func:`register_mapping`, :class:`Mapping`
+a parameter        :class:`Parameter`, :class:`Domain` and the domains ``RATE``, ``COUNT``, ``POSITIVE``,
+                   ``DISTANCE``, ``WEIGHT``, ``BELOW_ONE``, ``NOT_NEGATIVE``, ``ENTMAX``
+a function         :func:`over_rows` checks the arguments; :func:`filled`, :func:`on_kept` and :func:`row_max` handle
+                   masks; :func:`row_function` is a built-in row function with its kernels
+=================  ==================================================================================================
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as AbstractMapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from rsoftmax._rows import Domain, Parameter, check_option, over_rows
+from rsoftmax._tensors import filled, on_kept, row_max, shape_of
+from rsoftmax.kernels.dispatch import row_function
+
+__all__ = [
+    "BELOW_ONE",
+    "COUNT",
+    "DISTANCE",
+    "ENTMAX",
+    "MAPPINGS",
+    "NOT_NEGATIVE",
+    "POSITIVE",
+    "RATE",
+    "ROW_MAPPINGS",
+    "WEIGHT",
+    "Domain",
+    "Mapping",
+    "Parameter",
+    "check_option",
+    "filled",
+    "letters",
+    "on_kept",
+    "over_rows",
+    "register_mapping",
+    "row_function",
+    "row_max",
+]
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapping:
+    """A row of the table.
+
+    Attributes:
+        function: the mapping.
+        formula: p, in short; "/ sum" normalises it.
+        zeros: what sets the sparsity.
+        source: the publication.
+        parameter: its parameter, if any.
+        options: keyword arguments that are numbers and have a default; they are not learnable.
+        shift_invariant: adding a constant to a row changes nothing.
+        keeps_order: a higher logit never gets a lower probability.
+    """
+
+    function: Callable[..., Tensor]
+    formula: str
+    zeros: str
+    source: str
+    parameter: Parameter | None = None
+    options: tuple[Parameter, ...] = ()
+    shift_invariant: bool = True
+    keeps_order: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its name everywhere: function, key, option, column."""
+        return self.function.__name__
+
+    def bind(self, caller: str, given: dict[str, V]) -> V | float | None:
+        """Pick the value of the parameter from keyword arguments.
+
+        Args:
+            caller: the prefix of error messages.
+            given: values by letter. None counts as missing.
+
+        Returns:
+            The value, or the parameter's default; None for a mapping without a parameter. The domain is not checked.
+
+        Raises:
+            TypeError: for another letter, or a missing value without a default.
+
+        Example:
+            >>> from rsoftmax import MAPPINGS
+            >>> MAPPINGS["r_softmax"].bind("my_layer", {"r": 0.5}), MAPPINGS["sparsehourglass"].bind("my_layer", {})
+            (0.5, 10.0)
+            >>> MAPPINGS["r_softmax"].bind("my_layer", {"t": 2.0})
+            Traceback (most recent call last):
+            TypeError: my_layer: r_softmax takes r and edge, got t=2.0
+        """
+        found = {letter: value for letter, value in given.items() if value is not None}
+        letters = [self.parameter.name] if self.parameter else []
+        letters += [option.name for option in self.options]
+        for other in found.keys() - set(letters):
+            takes = " and ".join(letters) or "no parameter"
+            raise TypeError(f"{caller}: {self.name} takes {takes}, got {other}={_show(found[other])}")
+        if self.parameter is None:
+            return None
+        value = found.get(self.parameter.name, self.parameter.default)
+        if value is None:
+            raise TypeError(f"{caller}: {self.name} needs {self.parameter.describe()}")
+        return value
+
+    def bind_options(self, caller: str, given: dict[str, Any]) -> dict[str, float]:
+        """Pick the options from keyword arguments, with their defaults.
+
+        Args:
+            caller: the prefix of error messages.
+            given: values by name; other names are ignored.
+
+        Returns:
+            The options by name, in the order of the table.
+
+        Raises:
+            TypeError: for a value that is not a number.
+            ValueError: for a value outside its domain.
+
+        Example:
+            >>> from rsoftmax import MAPPINGS
+            >>> MAPPINGS["t_softmax"].bind_options("my_layer", {"t": 6.0})
+            {'edge': inf}
+        """
+        return {
+            option.name: check_option(caller, option, given.get(option.name, option.default)) for option in self.options
+        }
+
+
+MAPPINGS: dict[str, Mapping] = {}
+"""All mappings by name, in the order of registration."""
+
+
+def register_mapping(
+    *,
+    formula: str,
+    zeros: str,
+    source: str,
+    parameter: Parameter | None = None,
+    options: tuple[Parameter, ...] = (),
+    shift_invariant: bool = True,
+    keeps_order: bool = True,
+) -> Callable[[F], F]:
+    """Add a function to the table of mappings.
+
+    Args:
+        formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`Mapping`.
+
+    Returns:
+        A decorator that returns the function unchanged: ``f(x, <parameter>, *, dim=-1, mask=None)``.
+
+    Raises:
+        ValueError: if another function is registered under the name.
+
+    Example:
+        >>> import torch
+        >>> from rsoftmax.registry import POSITIVE, Parameter, filled, over_rows, register_mapping
+        >>> B = Parameter("b", POSITIVE, example=2.0)
+        >>> @register_mapping(formula="e^(b x) / sum", parameter=B, zeros="none", source="Boltzmann 1868")
+        ... def cool_softmax(x, b, *, dim=-1, mask=None):
+        ...     return over_rows("cool_softmax", lambda x, mask, b: filled(b * x, mask).softmax(-1), x, dim, mask, B, b)
+        >>> from rsoftmax import MODULES
+        >>> from rsoftmax.attention import sparse_attention
+        >>> MODULES["CoolSoftmax"](b=1.0)(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([0.0900, 0.2447, 0.6652])
+        >>> sparse_attention(*torch.randn(3, 4, 5, 8), mapping="cool_softmax", b=3.0).shape
+        torch.Size([4, 5, 8])
+        >>> del MAPPINGS["cool_softmax"]
+
+    Modules, attention, multi-label heads, Hugging Face models and the command line find the mapping in the table,
+    whether they were imported before or after. Registering the same function again replaces its row.
+    """
+
+    def register(function: F) -> F:
+        row = Mapping(
+            function=function,
+            formula=formula,
+            zeros=zeros,
+            source=source,
+            parameter=parameter,
+            options=options,
+            shift_invariant=shift_invariant,
+            keeps_order=keeps_order,
+        )
+        _check_name(row)
+        MAPPINGS[row.name] = row
+        return function
+
+    return register
+
+
+def _check_name(row: Mapping) -> None:
+    there = MAPPINGS.get(row.name)
+    if there and _origin(there) != _origin(row):
+        raise ValueError(
+            f"register_mapping: {row.name!r} is already registered by {there.function.__module__}; choose another name"
+        )
+
+
+def _origin(row: Mapping) -> tuple[str, str]:
+    return row.function.__module__, row.function.__qualname__
+
+
+class _Selection(AbstractMapping[str, Mapping]):
+    """A live view of the rows of the table that satisfy a condition."""
+
+    def __init__(self, condition: Callable[[Mapping], bool]) -> None:
+        self._condition = condition
+
+    def __getitem__(self, name: str) -> Mapping:
+        row = MAPPINGS[name]
+        if not self._condition(row):
+            raise KeyError(name)
+        return row
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, row in MAPPINGS.items() if self._condition(row))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+ROW_MAPPINGS = _Selection(lambda row: row.parameter is None or row.parameter.per_row)
+"""The mappings without a parameter or with one value for each row."""
+
+
+def letters() -> dict[str, str]:
+    """The letters of all parameters with one value for each row, each with a line of help.
+
+    Example:
+        >>> letters()["lam"]
+        'lam of sparsegen_lin and sparsegen_exp, < 1 and finite'
+    """
+    takers = [(row.parameter, row.name) for row in ROW_MAPPINGS.values() if row.parameter]
+    return {
+        p.name: f"{p.name} of {' and '.join(name for other, name in takers if other.name == p.name)}, {p.domain.text}"
+        for p, _ in takers
+    }
+
+
+def _show(value: Any) -> str:
+    return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
+
+
+# --------------------------------------------------------------------------- domains
+
+
+def _positive(free: Tensor) -> Tensor:
+    # Clamped before the exponential underflows or overflows: afterwards its derivative would be NaN.
+    limits = torch.finfo(free.dtype)
+    return free.clamp(min=math.ceil(math.log(limits.tiny)), max=math.floor(math.log(limits.max))).exp()
+
+
+RATE = Domain(
+    "in [0, 1]",
+    "it is the fraction of each row to set to zero: 0 is softmax, 0.5 zeroes half of the row, 1 keeps the maximum only",
+    lambda r: (r >= 0) & (r <= 1),
+    torch.sigmoid,
+    torch.logit,
+)
+POSITIVE = Domain(
+    "> 0",
+    "entries at least this far below the maximum become zero; math.inf gives softmax",
+    lambda t: t > 0,
+    _positive,
+    torch.log,
+)
+COUNT = Domain(
+    ">= 1",
+    "it is the number of entries to keep in each row: 1 keeps the maximum only; rows of at most k entries are softmax",
+    lambda k: k >= 1,
+    lambda free: 1 + _positive(free),
+    lambda k: torch.log(k - 1),
+)
+DISTANCE = Domain(
+    ">= 0",
+    "weights grow over this distance above the threshold, then stay constant; math.inf is the paper's, 0 a hard cut",
+    lambda edge: edge >= 0,
+    _positive,
+    torch.log,
+)
+WEIGHT = Domain(
+    ">= 0 and finite",
+    "a weight of 0 removes its entry",
+    lambda w: (w >= 0) & (w < math.inf),
+    _positive,
+    torch.log,
+)
+BELOW_ONE = Domain(
+    "< 1 and finite",
+    "0 is sparsemax, towards 1 the output becomes one-hot, below 0 it becomes denser",
+    lambda lam: (lam < 1) & (lam > -math.inf),
+    lambda free: 1 - _positive(free).clamp(min=torch.finfo(free.dtype).eps / 2),  # the largest float below 1
+    lambda lam: torch.log1p(-lam),
+)
+NOT_NEGATIVE = Domain(
+    ">= 0 and finite",
+    "0 makes the mapping scale-invariant; larger values approach sparsemax (use that for infinity)",
+    lambda q: (q >= 0) & (q < math.inf),
+    _positive,
+    torch.log,
+)
+ENTMAX = Domain(
+    "in [1, 4]",
+    "1 is softmax, 1.5 is entmax15, 2 is sparsemax; larger values are sparser",
+    lambda alpha: (alpha >= 1) & (alpha <= 4),
+    lambda free: 1 + 3 * torch.sigmoid(free),
+    lambda alpha: torch.logit((alpha - 1) / 3),
+)

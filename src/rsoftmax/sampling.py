@@ -1,0 +1,128 @@
+"""Logits processors that make ``generate`` sample from a sparse distribution.
+
+Each returns log-probabilities ``[rows, tokens]``, ``-inf`` outside the support. Scores of ``-inf`` stay ``-inf``, even
+if they make up the whole row. The order of tokens is preserved. A row with NaN becomes NaN.
+"""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from rsoftmax.mappings import k_softmax, r_softmax, t_softmax
+from rsoftmax.registry import DISTANCE, RATE, Domain, row_function
+
+_k_softmax = row_function("k_softmax")  # without the checks of k_softmax, which take as long as 50 tokens
+
+
+class TSoftmaxWarper(LogitsProcessor):
+    r"""Sample from t-softmax: tokens whose score is ``t`` or more below the highest get probability zero.
+
+    .. math:: p \propto \min(x - \max(x) + t,\; \mathrm{edge})_+ \, e^x
+
+    The support is that of min-p with ``min_p = exp(-t)``; ``edge=0`` is min-p. With a positive edge, probabilities fall
+    continuously to zero at the threshold; min-p cuts them off there.
+
+    Args:
+        t: the distance of the threshold from the highest score, above 0; ``math.inf`` is softmax.
+        edge: the distance above the threshold over which weights rise; see :func:`rsoftmax.t_softmax`.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
+        >>> TSoftmaxWarper(2.0)(None, scores).exp()
+        tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
+        >>> TSoftmaxWarper(2.0, edge=0)(None, scores).exp()
+        tensor([[0.7311, 0.2689, 0.0000, 0.0000]])
+
+    References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
+    """
+
+    def __init__(self, t: float, *, edge: float = math.inf) -> None:
+        if not (isinstance(t, (float, Real)) and t > 0):
+            raise ValueError(
+                f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same support"
+            )
+        self.t, self.edge = float(t), _inside("TSoftmaxWarper", "edge", DISTANCE, edge)
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """Log-probabilities."""
+        return _log(t_softmax(scores.float(), self.t, edge=self.edge))
+
+
+class RSoftmaxWarper(LogitsProcessor):
+    r"""Sample from r-softmax: keep the fraction ``1 - r`` of the tokens with finite scores.
+
+    .. math:: p \propto \min(x - \mathrm{quantile}(x, r),\; \mathrm{edge})_+ \, e^x
+
+    Args:
+        r: the fraction of zeros in [0, 1], among the tokens with finite scores.
+        edge: the distance above the threshold over which weights rise; see :func:`rsoftmax.t_softmax`.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
+        >>> RSoftmaxWarper(0.5)(None, scores).exp()
+        tensor([[0.8908, 0.1092, 0.0000, 0.0000],
+                [1.0000, 0.0000, 0.0000, 0.0000]])
+
+    Reference: Bałazy et al., r-softmax (2023), eq. 3.
+    """
+
+    def __init__(self, r: float, *, edge: float = math.inf) -> None:
+        self.r = _inside("RSoftmaxWarper", "r", RATE, r)
+        self.edge = _inside("RSoftmaxWarper", "edge", DISTANCE, edge)
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """Log-probabilities."""
+        return _log(r_softmax(scores.float(), self.r, edge=self.edge))
+
+
+class KSoftmaxWarper(LogitsProcessor):
+    r"""Sample from k-softmax: keep the ``k`` tokens with the highest scores; ``edge=0`` is top-k.
+
+    .. math:: p \propto \min(x - \theta,\; \mathrm{edge})_+ \, e^x
+
+    where :math:`\theta` is the highest score outside the support.
+
+    Args:
+        k: the number of tokens in the support. Tokens tied at the threshold are left out; top-k keeps them.
+        edge: the distance above the threshold over which weights rise; see :func:`rsoftmax.t_softmax`.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
+        >>> KSoftmaxWarper(2)(None, scores).exp()
+        tensor([[0.8446, 0.1554, 0.0000, 0.0000],
+                [0.8808, 0.1192, 0.0000, 0.0000]])
+        >>> KSoftmaxWarper(2, edge=0)(None, scores).exp()
+        tensor([[0.7311, 0.2689, 0.0000, 0.0000],
+                [0.8808, 0.1192, 0.0000, 0.0000]])
+    """
+
+    def __init__(self, k: int, *, edge: float = math.inf) -> None:
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"KSoftmaxWarper: k must be a positive integer, got {k!r}")
+        self.k, self.edge = k, _inside("KSoftmaxWarper", "edge", DISTANCE, edge)
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """Log-probabilities, from the ``k + 1`` highest scores alone unless these have ties or NaN."""
+        x = scores.float()
+        if x.numel() and self.k < x.shape[-1]:
+            best, places = x.topk(self.k + 1)
+            p = _k_softmax(best, None, float(self.k), edge=self.edge)
+            if not any(p.select(-1, -1).flatten().tolist()):
+                return torch.full_like(x, -torch.inf).scatter_(-1, places, p.log_())
+        return _log(k_softmax(x, self.k, edge=self.edge))
+
+
+def _inside(warper: str, name: str, domain: Domain, value: float) -> float:
+    if not (isinstance(value, (float, Real)) and domain.contains(value)):
+        raise ValueError(f"{warper}: {name} must be {domain.text}, got {value!r}; {domain.remedy}")
+    return float(value)
+
+
+def _log(p: Tensor) -> Tensor:
+    """``log(p)`` where ``p`` is not zero, ``-inf`` elsewhere: torch's logarithm is slow at zero."""
+    kept = p.flatten().nonzero().squeeze(1)
+    return torch.full_like(p, -torch.inf).put_(kept, p.take(kept).log_())
