@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rsoftmax import MAPPINGS, Mapping
+from rsoftmax import MAPPINGS, MappingSpec
 
 PARAMETRIC = [mapping for mapping in MAPPINGS.values() if mapping.parameter]
 
@@ -78,7 +78,7 @@ def run_programs(imports: str, programs: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> list[Tensor]:
+def parameter_of(mapping: MappingSpec, x: Tensor, dim: int = -1, seed: int = 0) -> list[Tensor]:
     """A random parameter for each row of x (for each entry of weighted_softmax); empty if there is none."""
     if mapping.parameter is None:
         return []
@@ -89,7 +89,7 @@ def parameter_of(mapping: Mapping, x: Tensor, dim: int = -1, seed: int = 0) -> l
     return [mapping.parameter.domain.constrain(free).to(x.dtype)]
 
 
-def value_strategy(mapping: Mapping) -> st.SearchStrategy[float]:
+def value_strategy(mapping: MappingSpec) -> st.SearchStrategy[float]:
     """Values in the domain: its ends, the table's example, and anything between."""
     assert mapping.parameter
     edges, low, high = {

@@ -15,7 +15,6 @@ from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
 from rsoftmax.labels import LabelModel
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
-from rsoftmax.registry import ROW_MAPPINGS
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 import fastapi
@@ -59,7 +58,7 @@ def model(text_encoder: Path) -> LabelModel:
 
 def test_every_mapping_of_a_row_has_a_panel_and_a_line() -> None:
     figure, table = compare(*SLIDERS)
-    assert [line[0].split(",")[0] for line in table] == list(ROW_MAPPINGS)
+    assert [line[0].split(",")[0] for line in table] == list(MAPPINGS)
     titles = [axis.get_title() for axis in figure.axes if axis.axison]
     assert [title.split("\n")[0] for title in titles] == [line[0] for line in table]
     assert [title.split("\n")[1] for title in titles] == [f"{line[-1]} of {len(LOGITS)} zero" for line in table]
@@ -82,7 +81,7 @@ def test_an_edge_of_zero_cuts_softmax_off() -> None:
 
 def test_every_mapping_of_a_row_has_a_panel_of_gradients() -> None:
     figure = gradients(*SLIDERS)
-    assert len([axis for axis in figure.axes if axis.axison]) == len(ROW_MAPPINGS)
+    assert len([axis for axis in figure.axes if axis.axison]) == len(MAPPINGS)
 
 
 def test_gradients_are_differences_of_the_highest_probability() -> None:

@@ -18,13 +18,12 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rsoftmax
-from rsoftmax import MAPPINGS, Mapping, use_kernels
+from rsoftmax import MAPPINGS, MappingSpec, use_kernels
 from rsoftmax.attention import blocks as attention_blocks
-from rsoftmax.registry import ROW_MAPPINGS
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
 attention_weights: Callable[..., Tensor] = rsoftmax.attention.attention_weights
-every_mapping = pytest.mark.parametrize("mapping", ROW_MAPPINGS.values(), ids=ROW_MAPPINGS)
+every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 RATE = 0.37  # not a fraction of a short row, so gradients have no kink there
 BLOCKS = (attention_blocks.BLOCK, 50, 1)  # one block, several, one for each row
 
@@ -39,14 +38,16 @@ def qkv(
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
 
 
-def given(mapping: Mapping) -> dict[str, Any]:
+def given(mapping: MappingSpec) -> dict[str, Any]:
     """The arguments that select a mapping, with its example parameter."""
     return {"mapping": mapping.name} | (
         {mapping.parameter.name: mapping.parameter.example} if mapping.parameter else {}
     )
 
 
-def one_at_a_time(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, parameter: Tensor | None) -> Tensor:
+def one_at_a_time(
+    mapping: MappingSpec, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, parameter: Tensor | None
+) -> Tensor:
     """Each query alone with the keys that it sees; ``bias`` and ``parameter`` fully expanded."""
     rows = []
     for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in q.shape[:3])).tolist():
@@ -117,7 +118,7 @@ def test_arguments_have_the_names_the_order_and_the_meaning_of_torch() -> None:
 
 
 @every_mapping
-def test_it_is_the_mapping_of_each_row_alone(mapping: Mapping) -> None:
+def test_it_is_the_mapping_of_each_row_alone(mapping: MappingSpec) -> None:
     inputs = qkv(shared=2)
     value = None
     if mapping.parameter:
@@ -153,7 +154,7 @@ def test_gradients_are_true() -> None:
 
 
 @every_mapping
-def test_second_derivatives_are_true(mapping: Mapping) -> None:
+def test_second_derivatives_are_true(mapping: MappingSpec) -> None:
     inputs = qkv((), heads=2, rows=2, length=4)
     call = {"scale": 0.3, **given(mapping)}
     if "r" in call:
@@ -175,14 +176,14 @@ def results(inputs: tuple[Tensor, ...], **options: Any) -> list[Tensor]:
 
 @every_mapping
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["blocks", "kernel"])
-def test_a_removed_key_has_no_influence_whatever_it_holds(mapping: Mapping, dtype: torch.dtype) -> None:
+def test_a_removed_key_has_no_influence_whatever_it_holds(mapping: MappingSpec, dtype: torch.dtype) -> None:
     q, k, v = qkv(dtype=dtype)
     tolerance: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {}
     alone = results(
         (q, k[..., :5, :].detach().requires_grad_(), v[..., :5, :].detach().requires_grad_()), **given(mapping)
     )
     keep = torch.arange(9) < 5
-    first = list(ROW_MAPPINGS).index(mapping.name)  # over all mappings, every pair of a value and a removal
+    first = list(MAPPINGS).index(mapping.name)  # over all mappings, every pair of a value and a removal
     for i, held in enumerate((1e6, math.nan, math.inf, -math.inf, torch.finfo(dtype).max)):
         with torch.no_grad():
             k[..., 5:, :], v[..., 5:, :] = held, -held
@@ -232,7 +233,7 @@ def test_a_key_that_is_removed_for_some_queries_reaches_only_the_others(dtype: t
 
 
 @every_mapping
-def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: Mapping) -> None:
+def test_a_query_that_sees_nothing_gets_zeros_and_no_gradient(mapping: MappingSpec) -> None:
     inputs = qkv()
     keep = torch.ones(7, 9, dtype=torch.bool)
     keep[2] = False
@@ -352,7 +353,7 @@ class Largest(TorchDispatchMode):
 
 
 @every_mapping
-def test_the_whole_matrix_is_never_held(mapping: Mapping) -> None:
+def test_the_whole_matrix_is_never_held(mapping: MappingSpec) -> None:
     inputs = qkv(heads=2, rows=200, length=200)
     keep = torch.rand(2, 1, 1, 200) < 0.9
     with block_size(1 << 14), Largest() as largest:  # type: ignore[no-untyped-call]
@@ -362,9 +363,9 @@ def test_the_whole_matrix_is_never_held(mapping: Mapping) -> None:
 
 def test_works_under_torch_func() -> None:
     q, k, v = qkv()
-    for mapping in ROW_MAPPINGS.values():
+    for mapping in MAPPINGS.values():
 
-        def loss(q: Tensor, k: Tensor, v: Tensor, mapping: Mapping = mapping) -> Tensor:
+        def loss(q: Tensor, k: Tensor, v: Tensor, mapping: MappingSpec = mapping) -> Tensor:
             return sparse_attention(q, k, v, **given(mapping)).sin().sum()
 
         with case(mapping.name):
@@ -433,7 +434,7 @@ def test_shapes_that_do_not_fit_raise_an_error() -> None:
 
 
 def test_every_mapping_but_weighted_softmax_is_available() -> None:
-    assert set(MAPPINGS) - set(ROW_MAPPINGS) == {"weighted_softmax"}
+    assert set(MAPPINGS) - set(MAPPINGS) == {"weighted_softmax"}
 
 
 # --------------------------------------------------------------------------- backward uses the state of forward
@@ -509,7 +510,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mask": {"r": 0.5, "attn_mask": torch.ones(2, 1, 7, 9) > 0},
     "bias": {"r": 0.5, "attn_mask": torch.zeros(7, 9)},
     "all": {"r": torch.full((4,), 0.5), "attn_mask": torch.zeros(7, 9), "dropout_p": 0.3, "is_causal": True},
-    **{name: given(row) for name, row in ROW_MAPPINGS.items()},
+    **{name: given(row) for name, row in MAPPINGS.items()},
 }
 
 

@@ -17,9 +17,9 @@ from torch.testing import assert_close
 from rsoftmax import use_kernels
 from rsoftmax.attention import blocks, graph_op, sparse_attention
 from rsoftmax.kernels import cpu
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
-NATIVE = [name for name in ROW_MAPPINGS if name in cpu.OPERATIONS]
+NATIVE = [name for name in MAPPINGS if name in cpu.OPERATIONS]
 compiled_kernels = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
 compiles = pytest.mark.compile
 
@@ -30,7 +30,7 @@ def reset_dynamo() -> None:
 
 
 def given(mapping: str) -> dict[str, Any]:
-    parameter = ROW_MAPPINGS[mapping].parameter
+    parameter = MAPPINGS[mapping].parameter
     return {"mapping": mapping} | ({parameter.name: parameter.example} if parameter else {})
 
 
@@ -68,7 +68,7 @@ def test_a_compiled_graph_gives_the_numbers_of_eager_code() -> None:
 @compiles
 def test_it_does_for_every_mapping_and_dtype() -> None:
     pairs = [("softmax", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
-    pairs += zip(ROW_MAPPINGS, cycle([torch.bfloat16, torch.float64, torch.float32]), strict=False)
+    pairs += zip(MAPPINGS, cycle([torch.bfloat16, torch.float64, torch.float32]), strict=False)
     for mapping, dtype in pairs:
         with case(mapping, dtype):
             assert_compiled_is_eager(mapping, dtype)
@@ -139,9 +139,9 @@ def test_opcheck_finds_no_fault(mapping: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 2, g, n, 8, generator=generator) for g, n in ((3, 5), (1, 6), (1, 6)))
     bias, keep = torch.randn(1, 2, 3, 5, 6), torch.rand(2, 1, 1, 1, 6) < 0.8
-    parameter = ROW_MAPPINGS[mapping].parameter
+    parameter = MAPPINGS[mapping].parameter
     value = torch.full((1, 2, 3, 1, 1), parameter.example) if parameter else None
-    options = [0.5] if ROW_MAPPINGS[mapping].options else []
+    options = [0.5] if MAPPINGS[mapping].options else []
     settings = (mapping, None, 0.3, True, 0.0, options, None)
     leaves = [x if x is None else x.requires_grad_() for x in (q, k, v, bias, value)]
     torch.library.opcheck(torch.ops.rsoftmax.attention.default, (*leaves, keep, *settings, True))

@@ -16,16 +16,16 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MODULES, Mapping
-from rsoftmax._rows import Parameter, over_rows
-from rsoftmax._tensors import filled
+from rsoftmax import MAPPINGS, MODULES, MappingSpec
+from rsoftmax._rows import ParamSpec, over_rows
+from rsoftmax._tensors import mask_to_neg_inf
 from rsoftmax.attention import sparse_attention
 from rsoftmax.attention.transformers import parameters, set_attention
 from rsoftmax.labels import MultiLabelHead
 from rsoftmax.nn import MappingModule
-from rsoftmax.registry import POSITIVE, ROW_MAPPINGS, letters, register_mapping
+from rsoftmax.registry import POSITIVE, letters, register_mapping
 
-B = Parameter("b", POSITIVE, example=2.0, default=1.0)
+B = ParamSpec("b", POSITIVE, example=2.0, default=1.0)
 X = torch.tensor([1.0, 2.0, 3.0, 0.5])
 
 
@@ -33,7 +33,7 @@ def cool_softmax(x: Tensor, b: float | Tensor = 1.0, *, dim: int = -1, mask: Ten
     """Softmax of b x."""
 
     def rows(x: Tensor, mask: Tensor | None, b: float | Tensor) -> Tensor:
-        return filled(b * x, mask).softmax(-1)
+        return mask_to_neg_inf(b * x, mask).softmax(-1)
 
     return over_rows("cool_softmax", rows, x, dim, mask, B, b)
 
@@ -43,7 +43,7 @@ def declare() -> None:
 
 
 @pytest.fixture
-def cool() -> Iterator[Mapping]:
+def cool() -> Iterator[MappingSpec]:
     declare()
     yield MAPPINGS["cool_softmax"]
     del MAPPINGS["cool_softmax"]
@@ -164,18 +164,18 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_it_is_gone_with_its_row() -> None:
     declare()
-    assert "cool_softmax" in ROW_MAPPINGS
+    assert "cool_softmax" in MAPPINGS
     assert "CoolSoftmax" in MODULES
-    assert len(MODULES) == len(MAPPINGS) == len(ROW_MAPPINGS) + 1  # weighted_softmax has a weight for each entry
+    assert len(MODULES) == len(MAPPINGS) == len(MAPPINGS) + 1  # weighted_softmax has a weight for each entry
     del MAPPINGS["cool_softmax"]
-    assert "cool_softmax" not in ROW_MAPPINGS
+    assert "cool_softmax" not in MAPPINGS
     assert "CoolSoftmax" not in MODULES
     assert "b" not in letters()
     with pytest.raises(ValueError, match=r"mapping must be one of softmax, .*got 'cool_softmax'"):
         sparse_attention(X, X, X, mapping="cool_softmax")
 
 
-def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: Mapping) -> None:
+def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: MappingSpec) -> None:
     row = {"formula": "x", "zeros": "none", "source": "these tests"}
     declare()
     assert MAPPINGS["cool_softmax"] == cool
@@ -189,7 +189,7 @@ def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: Mapp
 
 
 @pytest.mark.parametrize("row", MAPPINGS.values(), ids=MAPPINGS)
-def test_a_row_knows_the_default_of_its_function(row: Mapping) -> None:
+def test_a_row_knows_the_default_of_its_function(row: MappingSpec) -> None:
     if row.parameter is None:
         assert row.bind("test", {"r": None}) is None
         return

@@ -17,8 +17,8 @@ from encoders import NAMES
 from safetensors.torch import load_file
 
 from rsoftmax import __version__
-from rsoftmax.labels import LabelModel, TableModel, table
-from rsoftmax.labels.models import folders
+from rsoftmax.labels import LabelModel, TableModel
+from rsoftmax.labels.models import folders, table
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
 
 FILES = {"README.md", "config.json", "model.safetensors"}

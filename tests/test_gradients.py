@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, Mapping, r_softmax, sparsegen_exp, sparsegen_lin, t_softmax
+from rsoftmax import MAPPINGS, MappingSpec, r_softmax, sparsegen_exp, sparsegen_lin, t_softmax
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
 
@@ -19,7 +19,7 @@ every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPIN
 without_and_with_a_mask = pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
 
 
-def around(mapping: Mapping, dim: int, masked: bool) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+def around(mapping: MappingSpec, dim: int, masked: bool) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
     """The mapping along ``dim`` as a function of tensors, and these: four rows of five, a masked one without any."""
     shape = [2, 2, 2]
     shape[dim] = 5
@@ -36,7 +36,7 @@ def around(mapping: Mapping, dim: int, masked: bool) -> tuple[Callable[..., Tens
 
 
 @every_mapping
-def test_first_derivatives_are_true(mapping: Mapping) -> None:
+def test_first_derivatives_are_true(mapping: MappingSpec) -> None:
     for dim, masked in ((-1, False), (-1, True), (0, True), (1, False)):
         with case(dim, "masked" if masked else "all kept"):
             assert gradcheck(
@@ -69,7 +69,7 @@ def test_derivatives_with_an_edge_are_true(name: str) -> None:
 
 @every_mapping
 @without_and_with_a_mask
-def test_second_derivatives_are_true(mapping: Mapping, masked: bool) -> None:
+def test_second_derivatives_are_true(mapping: MappingSpec, masked: bool) -> None:
     assert gradgradcheck(*around(mapping, 1, masked), fast_mode=True, atol=1e-4)
 
 
@@ -113,7 +113,7 @@ def test_the_closed_form_of_the_notes() -> None:
 
 
 @every_mapping
-def test_gradients_are_finite_on_adversarial_rows(mapping: Mapping) -> None:
+def test_gradients_are_finite_on_adversarial_rows(mapping: MappingSpec) -> None:
     kinds = [kind for kind in ADVERSARIAL if "NaN" not in kind and "plus" not in kind]
     if mapping.name in ("r_softmax", "k_softmax", "spherical_softmax"):
         kinds.remove("denormal")  # the true gradient there is of the order of 1/spread, beyond the range of floats
@@ -131,7 +131,7 @@ def test_gradients_are_finite_on_adversarial_rows(mapping: Mapping) -> None:
 
 
 @every_mapping
-def test_nan_stays_in_its_row_of_the_gradient(mapping: Mapping) -> None:
+def test_nan_stays_in_its_row_of_the_gradient(mapping: MappingSpec) -> None:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     x[2, 1] = math.nan
     x.requires_grad_()

@@ -40,7 +40,7 @@ from rsoftmax.attention.transformers import (
     set_parameter,
     sparsity,
 )
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 
 @every_model
@@ -64,10 +64,10 @@ def test_padding_changes_nothing(name: str, r: float) -> None:
     assert_close(output(model, batch)[1:, :SHORT], output(model, alone)[:, :SHORT], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("mapping", ROW_MAPPINGS)
+@pytest.mark.parametrize("mapping", MAPPINGS)
 def test_every_mapping_is_an_implementation(mapping: str) -> None:
     model, batch = built("bert"), batch_for("bert")
-    parameter = ROW_MAPPINGS[mapping].parameter
+    parameter = MAPPINGS[mapping].parameter
     given: dict[str, Any] = {parameter.name: parameter.example} if parameter else {}
     set_attention(model, mapping, **given)
     assert model.config._attn_implementation == mapping

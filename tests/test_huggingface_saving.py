@@ -37,8 +37,7 @@ from transformers_models import (
 from rsoftmax.attention.transformers import adapter, parameters, set_attention, set_parameter
 from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import head_counts
-from rsoftmax.mappings import MAPPINGS, Mapping, sparsemax, t_softmax
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.mappings import MAPPINGS, MappingSpec, sparsemax, t_softmax
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_saved_models_keep_their_format(learnable: bool, tensor: str, tmp_path: 
     assert {name for name in load_file(tmp_path / "model.safetensors") if "rsoftmax" in name} == names
 
 
-def add_to_table(row: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
+def add_to_table(row: MappingSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MAPPINGS, row.name, row)
 
 
@@ -345,7 +344,7 @@ def test_a_configuration_that_was_written_by_such_a_program_still_knows(mapping:
     assert_close(output(read, batch), output(model, batch))
 
 
-PARAMETRIC = [name for name, row in ROW_MAPPINGS.items() if row.parameter is not None]
+PARAMETRIC = [name for name, row in MAPPINGS.items() if row.parameter is not None]
 
 
 def tables(counts: list[int], example: float) -> list[Any]:
@@ -361,7 +360,7 @@ def test_a_composite_model_comes_back_with_every_mapping(name: str, tmp_path: Pa
     counts = head_counts(adapter.attention_modules(model))
     first = list(COMPOSITE).index(name)  # over all models, every mapping is learnable and is not
     for number, mapping in enumerate(PARAMETRIC, first):
-        parameter, learnable = ROW_MAPPINGS[mapping].parameter, number % 2 == 1
+        parameter, learnable = MAPPINGS[mapping].parameter, number % 2 == 1
         assert parameter is not None
         value = tables(counts, parameter.example)[number % 3]
         case = f"{mapping}, learnable={learnable}, {value}"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, Mapping, k_softmax, r_softmax, softmax, t_softmax
+from rsoftmax import MAPPINGS, MappingSpec, k_softmax, r_softmax, softmax, t_softmax
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
 
@@ -26,19 +26,19 @@ EDGED = [row for row in MAPPINGS.values() if any(option.name == "edge" for optio
 EDGES = [math.inf, 0.0, 1e-3, 0.5, 1.0, 3.0, 100.0]
 
 
-def call(mapping: Mapping, x: Tensor, arguments: list[Tensor], dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def call(mapping: MappingSpec, x: Tensor, arguments: list[Tensor], dim: int = -1, mask: Tensor | None = None) -> Tensor:
     return mapping.function(x, *arguments, dim=dim, mask=mask)
 
 
 @every_mapping
-def test_the_suite_has_an_oracle_for(mapping: Mapping) -> None:
+def test_the_suite_has_an_oracle_for(mapping: MappingSpec) -> None:
     assert mapping.name in oracle.ORACLES, f"write {mapping.name} in tests/oracle.py, one row, in NumPy"
 
 
 @every_mapping
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_equals_the_oracle(mapping: Mapping, data: st.DataObject) -> None:
+def test_equals_the_oracle(mapping: MappingSpec, data: st.DataObject) -> None:
     x = data.draw(rows())
     value: float | np.ndarray | None = None
     arguments: list[float | Tensor] = []
@@ -62,7 +62,7 @@ VALUES: dict[str, list[float]] = {
 
 
 @every_mapping
-def test_adversarial_rows_equal_the_oracle(mapping: Mapping) -> None:
+def test_adversarial_rows_equal_the_oracle(mapping: MappingSpec) -> None:
     for (kind, row), dtype in product(ADVERSARIAL.items(), (torch.float64, torch.float32)):
         x = torch.tensor(row, dtype=dtype)
         values: list[float | Tensor | None] = [None, *VALUES.get(mapping.name, [])]
@@ -80,7 +80,7 @@ def test_adversarial_rows_equal_the_oracle(mapping: Mapping) -> None:
 
 @every_mapping
 @every_float
-def test_sums_to_one_is_never_negative_and_keeps_dtype(mapping: Mapping, dtype: torch.dtype) -> None:
+def test_sums_to_one_is_never_negative_and_keeps_dtype(mapping: MappingSpec, dtype: torch.dtype) -> None:
     x = torch.randn(50, 33, generator=torch.Generator().manual_seed(1)).to(dtype) * 3
     p = call(mapping, x, parameter_of(mapping, x))
     assert p.dtype == dtype
@@ -91,7 +91,7 @@ def test_sums_to_one_is_never_negative_and_keeps_dtype(mapping: Mapping, dtype: 
 
 @every_mapping
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_float32_rounded_once(mapping: Mapping, dtype: torch.dtype) -> None:
+def test_half_precision_is_float32_rounded_once(mapping: MappingSpec, dtype: torch.dtype) -> None:
     x = torch.randn(20, 17, generator=torch.Generator().manual_seed(2)).to(dtype)
     arguments = parameter_of(mapping, x.float())
     assert torch.equal(call(mapping, x, arguments), call(mapping, x.float(), arguments).to(dtype))
@@ -99,7 +99,7 @@ def test_half_precision_is_float32_rounded_once(mapping: Mapping, dtype: torch.d
 
 @every_mapping
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4), (2, 3, 4, 5)], ids=str)
-def test_any_dim_is_that_dim_moved_last(mapping: Mapping, shape: tuple[int, ...]) -> None:
+def test_any_dim_is_that_dim_moved_last(mapping: MappingSpec, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     for dim in range(-len(shape), len(shape)):
         arguments = parameter_of(mapping, x, dim)
@@ -108,7 +108,7 @@ def test_any_dim_is_that_dim_moved_last(mapping: Mapping, shape: tuple[int, ...]
 
 
 @every_mapping
-def test_odd_shapes_and_strides(mapping: Mapping) -> None:
+def test_odd_shapes_and_strides(mapping: MappingSpec) -> None:
     for shape in [(0, 4), (4, 0), (0,), (3, 1), (), (1, 1, 1)]:
         x = torch.randn(shape)
         p = call(mapping, x, parameter_of(mapping, x))
@@ -124,7 +124,7 @@ def test_odd_shapes_and_strides(mapping: Mapping) -> None:
 @every_mapping
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_masked_is_minus_infinity_is_removed(mapping: Mapping, data: st.DataObject) -> None:
+def test_masked_is_minus_infinity_is_removed(mapping: MappingSpec, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12))
     x = torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 999))))
     keep = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
@@ -137,7 +137,7 @@ def test_masked_is_minus_infinity_is_removed(mapping: Mapping, data: st.DataObje
 
 
 @every_mapping
-def test_order_and_shift_hold_where_the_table_says_so(mapping: Mapping) -> None:
+def test_order_and_shift_hold_where_the_table_says_so(mapping: MappingSpec) -> None:
     x = torch.randn(100, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     arguments = parameter_of(mapping, x)
     p = call(mapping, x, arguments)
@@ -148,7 +148,7 @@ def test_order_and_shift_hold_where_the_table_says_so(mapping: Mapping) -> None:
 
 
 @every_mapping
-def test_permuting_a_row_permutes_its_probabilities(mapping: Mapping) -> None:
+def test_permuting_a_row_permutes_its_probabilities(mapping: MappingSpec) -> None:
     x = torch.randn(20, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     arguments = parameter_of(mapping, x)
     turn = torch.randperm(15, generator=torch.Generator().manual_seed(6))
@@ -157,7 +157,7 @@ def test_permuting_a_row_permutes_its_probabilities(mapping: Mapping) -> None:
 
 
 @every_mapping
-def test_a_bad_row_touches_no_other(mapping: Mapping) -> None:
+def test_a_bad_row_touches_no_other(mapping: MappingSpec) -> None:
     x = torch.randn(5, 8, generator=torch.Generator().manual_seed(7))
     arguments = parameter_of(mapping, x)
     good = call(mapping, x, arguments)
@@ -169,7 +169,7 @@ def test_a_bad_row_touches_no_other(mapping: Mapping) -> None:
 
 @every_mapping
 @pytest.mark.parametrize("kind", ["normal", "constant", "two values", "sorted", "heavy tail"])
-def test_long_rows(mapping: Mapping, kind: str, both_kernels: str) -> None:
+def test_long_rows(mapping: MappingSpec, kind: str, both_kernels: str) -> None:
     n = 100_000 if both_kernels == "native" else 20_000
     generator = torch.Generator().manual_seed(8)
     x = {
@@ -276,14 +276,14 @@ def test_weights_of_any_scale() -> None:
         assert_close(weigh(torch.zeros(3), w, mask=mask), torch.tensor([0.0, 0.5, 0.5]))
 
 
-def parameters_for(mapping: Mapping, rows: int) -> list[Tensor]:
+def parameters_for(mapping: MappingSpec, rows: int) -> list[Tensor]:
     """Parameters for rows of 12 entries that set some of them to zero."""
     low, high = {"t_softmax": (0.5, 3.0), "r_softmax": (0.1, 0.9), "k_softmax": (1.0, 11.0)}[mapping.name]
     return [torch.linspace(low, high, rows, dtype=torch.float64)[:, None]]
 
 
 @pytest.mark.parametrize("mapping", EDGED, ids=lambda row: row.name)
-def test_the_edge_changes_weights_and_never_the_support(mapping: Mapping) -> None:
+def test_the_edge_changes_weights_and_never_the_support(mapping: MappingSpec) -> None:
     x = torch.randn(40, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(12))
     arguments = parameters_for(mapping, 40)
     found = {edge: mapping.function(x, *arguments, edge=edge) for edge in EDGES}

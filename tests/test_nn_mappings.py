@@ -13,18 +13,18 @@ from cases import PARAMETRIC, parameter_of
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MODULES, Mapping, MappingModule, RSoftmax, Sparsehourglass, Sparsemax, TSoftmax
+from rsoftmax import MAPPINGS, MODULES, MappingModule, MappingSpec, RSoftmax, Sparsehourglass, Sparsemax, TSoftmax
 
 every_parametric = pytest.mark.parametrize("mapping", PARAMETRIC, ids=lambda m: m.name)
 
 
-def module_of(mapping: Mapping) -> Any:
+def module_of(mapping: MappingSpec) -> Any:
     (found,) = [module for module in MODULES.values() if module.mapping is mapping]
     return found
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
-def test_a_module_is_its_function(mapping: Mapping) -> None:
+def test_a_module_is_its_function(mapping: MappingSpec) -> None:
     x = torch.randn(3, 5, 4)
     mask = torch.rand(3, 5, 4) < 0.8
     arguments = parameter_of(mapping, x, 1)
@@ -72,7 +72,7 @@ def test_wrong_calls() -> None:
 
 
 @every_parametric
-def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mapping) -> None:
+def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: MappingSpec) -> None:
     x = torch.randn(2, 3, 4, 5)
     assert mapping.parameter is not None
     start = mapping.parameter.domain.constrain(torch.randn(3, 1, 1))
@@ -92,7 +92,7 @@ def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mappi
 
 
 @every_parametric
-def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: Mapping) -> None:
+def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: MappingSpec) -> None:
     x = torch.randn(6, 5) / 3
     assert mapping.parameter is not None
     start = torch.full((1 if mapping.parameter.per_row else 5,), mapping.parameter.example)

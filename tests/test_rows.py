@@ -9,21 +9,21 @@ import torch
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, Mapping, r_softmax, sparsehourglass, t_softmax, weighted_softmax
+from rsoftmax import MAPPINGS, MappingSpec, r_softmax, sparsehourglass, t_softmax, weighted_softmax
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 
 X = torch.zeros(3, 4)
 
 
-def example(mapping: Mapping) -> list[Any]:
+def example(mapping: MappingSpec) -> list[Any]:
     if mapping.parameter is None:
         return []
     return [mapping.parameter.example] if mapping.parameter.per_row else [torch.ones(4)]
 
 
 @every_mapping
-def test_scores_of_a_wrong_type(mapping: Mapping) -> None:
+def test_scores_of_a_wrong_type(mapping: MappingSpec) -> None:
     with pytest.raises(TypeError, match=rf"{mapping.name}: .*torch.int64 of shape \(3, 4\); use x.float\(\)"):
         mapping.function(X.long(), *example(mapping))
     with pytest.raises(TypeError, match="complex64"):
@@ -34,13 +34,13 @@ def test_scores_of_a_wrong_type(mapping: Mapping) -> None:
 
 @every_mapping
 @pytest.mark.parametrize("dim", [2, -3])
-def test_a_dim_that_is_not_there(mapping: Mapping, dim: int) -> None:
+def test_a_dim_that_is_not_there(mapping: MappingSpec, dim: int) -> None:
     with pytest.raises(ValueError, match=rf"dim={dim} does not exist in x of shape \(3, 4\); use -2 to 1"):
         mapping.function(X, *example(mapping), dim=dim)
 
 
 @every_mapping
-def test_a_mask_that_is_none(mapping: Mapping) -> None:
+def test_a_mask_that_is_none(mapping: MappingSpec) -> None:
     with pytest.raises(
         TypeError, match=r"mask must be a bool tensor, True = keep, got torch.float32 of shape \(3, 4\)"
     ):

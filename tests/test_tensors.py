@@ -39,7 +39,7 @@ back()  # torch of today calls it
 
 x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.5, 0.1, 0.4, 0.2]])
 assert not rsoftmax._tensors.is_plain(x)
-assert not rsoftmax._tensors.in_memory(x)
+assert not rsoftmax._tensors.is_eager_cpu(x)
 p = r_softmax(x, 0.5)
 with use_kernels("reference"):
     assert torch.equal(p, r_softmax(x, 0.5))
@@ -60,6 +60,6 @@ def test_without_a_private_name_of_torch_the_reference_runs() -> None:
 
 
 def test_with_all_of_them_a_tensor_in_memory_is_one() -> None:
-    assert tensors.in_memory(torch.ones(2))
+    assert tensors.is_eager_cpu(torch.ones(2))
     assert tensors.is_plain(torch.ones(2, device="meta"))
-    assert not tensors.in_memory(torch.ones(2, device="meta"))
+    assert not tensors.is_eager_cpu(torch.ones(2, device="meta"))

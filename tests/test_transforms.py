@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, MODULES, Mapping, RSoftmax, r_softmax
+from rsoftmax import MAPPINGS, MODULES, MappingSpec, RSoftmax, r_softmax
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 
@@ -28,13 +28,13 @@ class EveryMapping(nn.Module):
         return {name: MAPPINGS[name].function(x, *given, mask=mask) for name, given in parameters.items()}
 
 
-def inputs(mapping: Mapping, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+def inputs(mapping: MappingSpec, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
     x = spread_apart((4, 6)).to(dtype)
     return x, *parameter_of(mapping, x)
 
 
 @every_mapping
-def test_vmap_is_a_loop(mapping: Mapping) -> None:
+def test_vmap_is_a_loop(mapping: MappingSpec) -> None:
     args = inputs(mapping)
     looped = torch.stack([mapping.function(*row) for row in zip(*args, strict=True)])
     assert_close(vmap(mapping.function)(*args), looped)
@@ -42,7 +42,7 @@ def test_vmap_is_a_loop(mapping: Mapping) -> None:
 
 
 @every_mapping
-def test_jacobians_agree(mapping: Mapping) -> None:
+def test_jacobians_agree(mapping: MappingSpec) -> None:
     x, *arguments = (a[0] for a in inputs(mapping))
     for i in range(1 + len(arguments)):
         reverse = jacrev(mapping.function, argnums=i)(x, *arguments)
@@ -54,7 +54,7 @@ def test_jacobians_agree(mapping: Mapping) -> None:
 
 
 @every_mapping
-def test_per_sample_gradients(mapping: Mapping) -> None:
+def test_per_sample_gradients(mapping: MappingSpec) -> None:
     args = inputs(mapping)
 
     def loss(*row: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def test_per_sample_gradients(mapping: Mapping) -> None:
 
 @pytest.mark.compile
 @every_mapping
-def test_compiles_into_one_graph_for_all_parameters(mapping: Mapping) -> None:
+def test_compiles_into_one_graph_for_all_parameters(mapping: MappingSpec) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(mapping.function, fullgraph=True, backend=counter)
     x, *arguments = inputs(mapping)
@@ -129,7 +129,7 @@ def test_every_mapping_exports_for_any_number_of_rows_and_runs_in_onnxruntime() 
 
 
 @every_mapping
-def test_autocast_keeps_the_dtype_of_the_scores(mapping: Mapping) -> None:
+def test_autocast_keeps_the_dtype_of_the_scores(mapping: MappingSpec) -> None:
     x, *arguments = inputs(mapping, dtype=torch.float32)
     expected = mapping.function(x, *arguments)
     with torch.autocast("cpu", dtype=torch.bfloat16):

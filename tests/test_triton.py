@@ -86,7 +86,7 @@ def triton() -> Iterator[Run]:
         yield lambda *arguments, **options: pool.submit(run, *arguments, **options).result()
 
 
-def by_definition(
+def reference_forward(
     name: str, x: Tensor, value: float | Tensor | None, mask: Tensor | None, g: Tensor, **options: float
 ) -> list[Tensor]:
     """The same by the reference and torch's autograd."""
@@ -150,8 +150,8 @@ def assert_alike(
 ) -> None:
     g = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)).to(x.dtype)
     mine = triton(name, x, value, mask, g, rows, **options)
-    theirs = by_definition(name, x, value, mask, g, **options)
-    truth = by_definition(name, x.double(), value, mask, g.double(), **options)
+    theirs = reference_forward(name, x, value, mask, g, **options)
+    truth = reference_forward(name, x.double(), value, mask, g.double(), **options)
     assert_same_values(name, mine[0], theirs[0])
     assert_same_gradients(name, mine, theirs, truth, x if mask is None else x.masked_fill(~mask, -math.inf))
 
@@ -201,7 +201,7 @@ def test_adversarial_rows(triton: Run, name: str) -> None:
         x, values = every_value(name, adversarial(dtype))
         (p,) = triton(name, x, values, None, None, 256)
         with case(dtype):
-            assert_same_values(name, p, by_definition(name, x, values, None, torch.zeros_like(x))[0])
+            assert_same_values(name, p, reference_forward(name, x, values, None, torch.zeros_like(x))[0])
         for row, mine, value in zip(x, p, values if values is not None else [None] * len(x), strict=True):
             expected = oracle.apply(name, row.double().numpy(), None if value is None else value.item())
             with case(dtype, row, value):
@@ -241,7 +241,7 @@ def test_edges(triton: Run, name: str) -> None:
         with case(edge, dtype):
             assert_alike(triton, name, x, drawn_values(name, MANY, 4), random_mask(MANY, 24), rows=MANY, edge=edge)
     (p,) = triton(name, adversarial(torch.float32), VALUES[name][4], rows=MANY, edge=0.0)
-    expected = by_definition(name, adversarial(torch.float32), VALUES[name][4], None, torch.zeros_like(p), edge=0.0)
+    expected = reference_forward(name, adversarial(torch.float32), VALUES[name][4], None, torch.zeros_like(p), edge=0.0)
     assert_same_values(name, p, expected[0])
     long = random_rows(1, 9000)
     assert_alike(triton, name, long, drawn_values(name, 1, 5), edge=0.5)
@@ -271,7 +271,7 @@ def test_rows_with_special_entries(triton: Run, name: str) -> None:
         x, values = with_specials(mixed_rows(24, seed), seed).to(dtype), drawn_values(name, MANY, seed)
         (p,) = triton(name, x, values, None, None, MANY)
         with case(dtype, seed):
-            assert_same_values(name, p, by_definition(name, x, values, None, torch.zeros_like(x))[0])
+            assert_same_values(name, p, reference_forward(name, x, values, None, torch.zeros_like(x))[0])
 
 
 @pytest.mark.interpreter
@@ -297,7 +297,7 @@ def test_rows_in_chunks(triton: Run, name: str) -> None:
 def test_a_vocabulary(triton: Run, name: str) -> None:
     x = 3 * random_rows(1, 262_144)
     (p,) = triton(name, x, drawn_values(name, 1, 5))
-    assert_same_values(name, p, by_definition(name, x, drawn_values(name, 1, 5), None, torch.zeros_like(x))[0])
+    assert_same_values(name, p, reference_forward(name, x, drawn_values(name, 1, 5), None, torch.zeros_like(x))[0])
 
 
 ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -391,7 +391,7 @@ def test_broadcast_masks(triton: Run) -> None:
         (p,) = triton("r_softmax", x, 0.5, mask, None, 64)
         with case(shape):
             assert torch.equal(p, triton("r_softmax", x, 0.5, mask.clone(), None, 64)[0])
-            assert_same_values("r_softmax", p, by_definition("r_softmax", x, 0.5, mask, x)[0])
+            assert_same_values("r_softmax", p, reference_forward("r_softmax", x, 0.5, mask, x)[0])
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -413,7 +413,9 @@ def test_tensors_of_any_layout(triton: Run) -> None:
         mine, same = (triton("r_softmax", a[0], 0.5, a[1], a[2]) for a in (changed, plain))
         with case(name):
             assert all(map(torch.equal, mine, same))
-            assert_same_values("r_softmax", mine[0], by_definition("r_softmax", plain[0], 0.5, plain[1], plain[2])[0])
+            assert_same_values(
+                "r_softmax", mine[0], reference_forward("r_softmax", plain[0], 0.5, plain[1], plain[2])[0]
+            )
 
 
 @pytest.mark.interpreter
@@ -431,7 +433,7 @@ def test_one_large_entry_and_many_next_to_the_threshold_sum_to_one(triton: Run, 
 def test_ties_with_the_threshold_are_zero(triton: Run, name: str) -> None:
     tied = {"sparsemax": [0.0, 0.0, -0.5, -0.5, -0.75], "entmax15": [0.0, 0.0, 0.0, 0.0, -1.0]}[name]
     (p,) = triton(name, torch.tensor([tied]))
-    assert (p == 0).tolist() == (by_definition(name, torch.tensor([tied]), None, None, p)[0] == 0).tolist()
+    assert (p == 0).tolist() == (reference_forward(name, torch.tensor([tied]), None, None, p)[0] == 0).tolist()
 
 
 @pytest.mark.interpreter

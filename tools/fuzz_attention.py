@@ -13,15 +13,15 @@ from fuzz_draw import FLOATS, Draw
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import Mapping, kernels, use_kernels
+from rsoftmax import MappingSpec, kernels, use_kernels
 from rsoftmax.attention import attention_weights, blocks, sparse_attention
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 class Case(NamedTuple):
-    mapping: Mapping
+    mapping: MappingSpec
     q: Tensor
     k: Tensor
     v: Tensor
@@ -93,7 +93,7 @@ def _check_equations(draw: Draw) -> None:
 
 
 def _drawn(draw: Draw, dtype: torch.dtype, most_rows: int, most_keys: int, most_features: int) -> Case:
-    mapping = draw.one_of(*ROW_MAPPINGS.values())
+    mapping = draw.one_of(*MAPPINGS.values())
     lead = tuple(draw.integer(1, 3) for _ in range(draw.integer(0, 2)))
     heads, shared, rows, length = (draw.integer(1, most) for most in (3, 3, most_rows, most_keys))
     width, full = draw.integer(1, most_features), (*lead, heads * shared, rows, length)
@@ -118,7 +118,7 @@ def _mask(draw: Draw, full: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return draw.normal(*shape).to(dtype).masked_fill(~keep, -math.inf).requires_grad_(draw.chance(0.7))
 
 
-def _parameter(draw: Draw, mapping: Mapping, full: tuple[int, ...]) -> Any:
+def _parameter(draw: Draw, mapping: MappingSpec, full: tuple[int, ...]) -> Any:
     shape = (full[-3],) if draw.chance(0.5) else (*draw.smaller(*full[:-1]), 1)
     value = draw.parameter(mapping, *shape)
     return value.requires_grad_(draw.chance(0.7)) if isinstance(value, Tensor) else value

@@ -10,7 +10,7 @@ from fuzz_draw import Draw
 
 from rsoftmax import MAPPINGS
 from rsoftmax.attention.transformers import layers, parameters, set_attention, set_parameter
-from rsoftmax.registry import ROW_MAPPINGS, Parameter
+from rsoftmax.registry import ParamSpec
 
 hf.utils.logging.disable_progress_bar()
 hf.utils.logging.set_verbosity_error()
@@ -71,7 +71,7 @@ def check(draw: Draw) -> None:
     name = draw.one_of(*MODELS)
     torch.manual_seed(draw.integer(0, 1 << 30))
     model = MODELS[name]().eval()
-    mapping = draw.one_of(*ROW_MAPPINGS)
+    mapping = draw.one_of(*MAPPINGS)
     parameter = MAPPINGS[mapping].parameter
     given = {} if parameter is None else {parameter.name: _value(draw, parameter, len(layers(model)))}
     learnable = parameter is not None and draw.chance(0.5)
@@ -86,7 +86,7 @@ def check(draw: Draw) -> None:
         model = loaded
 
 
-def _value(draw: Draw, parameter: Parameter, count: int) -> Any:
+def _value(draw: Draw, parameter: ParamSpec, count: int) -> Any:
     """A number, one for each layer, or one for each head."""
     shape = draw.one_of((), (count,), (count, HEADS))
     return draw.inside(parameter, *shape).tolist()

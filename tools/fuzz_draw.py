@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax import Mapping
-from rsoftmax._rows import Parameter
+from rsoftmax import MappingSpec
+from rsoftmax._rows import ParamSpec
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SPECIAL = (0.0, -0.0, 1.0, 1e-30, 1e30, -1e30, 1e-45, math.inf, -math.inf, math.nan)
@@ -62,7 +62,7 @@ class Draw:
                 x.view(-1)[self.integer(0, x.numel() - 1)] = self.one_of(*SPECIAL)
         return x.transpose(0, -1).contiguous().transpose(0, -1) if self.chance(0.3) else x
 
-    def parameter(self, mapping: Mapping, *shape: int) -> Any:
+    def parameter(self, mapping: MappingSpec, *shape: int) -> Any:
         """A value of the mapping's parameter: a number, sometimes at the edge of its domain, or a tensor."""
         assert mapping.parameter
         name = mapping.parameter.name
@@ -70,7 +70,7 @@ class Draw:
             return self.one_of(*EDGES.get(name, ()), mapping.parameter.example, float(self.inside(mapping.parameter)))
         return self.inside(mapping.parameter, *shape)
 
-    def inside(self, parameter: Parameter, *shape: int) -> Tensor:
+    def inside(self, parameter: ParamSpec, *shape: int) -> Tensor:
         values = parameter.domain.constrain(self.normal(*shape))
         # Above 2, a rounding error at the threshold is not one in the result: alpha is drawn from [1, 2].
         return 1 + (values - 1) / 3 if parameter.name == "alpha" else values

@@ -10,7 +10,7 @@ from test_kernels import NATIVE, assert_alike, assert_same_values
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, Mapping, use_kernels
+from rsoftmax import MAPPINGS, MappingSpec, use_kernels
 
 Options = dict[str, float]
 ROUNDING = {torch.float64: 1e-9, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -31,17 +31,17 @@ def check(draw: Draw) -> None:
         _check_gradient(draw, mapping, x, value, mask, options)
 
 
-def _value(draw: Draw, mapping: Mapping, shape: tuple[int, ...]) -> Any:
+def _value(draw: Draw, mapping: MappingSpec, shape: tuple[int, ...]) -> Any:
     if mapping.parameter is None:
         return None
     return draw.parameter(mapping, *((*shape[:-1], 1) if mapping.parameter.per_row else shape))
 
 
-def _call(mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options, dim: int = -1) -> Tensor:
+def _call(mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options, dim: int = -1) -> Tensor:
     return mapping.function(x, *([] if value is None else [value]), dim=dim, mask=mask, **options)
 
 
-def _both_kernels(mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options) -> Tensor:
+def _both_kernels(mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options) -> Tensor:
     found = []
     for kernels in ("native", "reference"):
         with use_kernels(kernels):
@@ -51,7 +51,7 @@ def _both_kernels(mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, 
 
 
 def _compare_with_oracle(
-    mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options, p: Tensor
+    mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options, p: Tensor
 ) -> None:
     n = x.shape[-1]
     kept = x.double() if mask is None else x.double().masked_fill(~mask, -math.inf)
@@ -67,7 +67,7 @@ def _compare_with_oracle(
 
 
 def _compare_dimensions(
-    draw: Draw, mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options, p: Tensor
+    draw: Draw, mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options, p: Tensor
 ) -> None:
     """Along another dimension it is the same."""
     dim = draw.integer(-x.dim(), x.dim() - 1)
@@ -79,7 +79,9 @@ def _compare_dimensions(
     assert_close(found, p, rtol=0, atol=0, equal_nan=True)
 
 
-def _check_gradient(draw: Draw, mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options) -> None:
+def _check_gradient(
+    draw: Draw, mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options
+) -> None:
     g = draw.normal(*x.shape)
     if mapping.name in NATIVE and mapping.name != "weighted_softmax":
         assert_alike(mapping.name, x, mask, value, g.to(x.dtype), **options)
@@ -87,7 +89,7 @@ def _check_gradient(draw: Draw, mapping: Mapping, x: Tensor, value: Any, mask: T
 
 
 def _compare_with_differences(
-    draw: Draw, mapping: Mapping, x: Tensor, value: Any, mask: Tensor | None, options: Options, g: Tensor
+    draw: Draw, mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options, g: Tensor
 ) -> None:
     """The derivative along a random direction, unless steps show that the mapping bends between the points compared."""
     step, direction = 1e-6, draw.normal(*x.shape)

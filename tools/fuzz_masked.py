@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from rsoftmax import MAPPINGS, use_kernels
 from rsoftmax.attention.functional import sparse_attention
-from rsoftmax.registry import ROW_MAPPINGS
 
 BAD = (math.nan, math.inf, -math.inf)
 
@@ -57,7 +56,7 @@ def _mask(draw: Draw, removed: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 def _mapping(draw: Draw) -> dict[str, Any]:
-    name = draw.one_of(*ROW_MAPPINGS)
+    name = draw.one_of(*MAPPINGS)
     parameter = MAPPINGS[name].parameter
     return {"mapping": name, **({} if parameter is None else {parameter.name: float(draw.inside(parameter))})}
 

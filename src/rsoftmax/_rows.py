@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import FLOATS, Value, everywhere, in_memory, shape_of
+from rsoftmax._tensors import FLOATS, Value, all_or_none, is_eager_cpu, shape_of
 from rsoftmax.kernels import extremes
 
 
@@ -33,7 +33,7 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ParamSpec:
     """The parameter of a mapping.
 
     Attributes:
@@ -61,7 +61,7 @@ def over_rows(
     x: Tensor,
     dim: int,
     mask: Tensor | None,
-    parameter: Parameter | None = None,
+    parameter: ParamSpec | None = None,
     value: Value | None = None,
     **options: Any,
 ) -> Tensor:
@@ -125,7 +125,7 @@ def _check_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:
     return broadcast(name, "mask", mask.to(x.device), x.shape)
 
 
-def check_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int) -> Value:
+def check_value(name: str, parameter: ParamSpec, value: Any, x: Tensor, dim: int) -> Value:
     """The parameter as a float, or as a tensor on the device of ``x``, expanded to its rows."""
     if type(value) is float and parameter.per_row and parameter.domain.contains(value):
         return value
@@ -146,7 +146,7 @@ def check_value(name: str, parameter: Parameter, value: Any, x: Tensor, dim: int
     return inside_domain(name, parameter, value)
 
 
-def check_option(name: str, option: Parameter, value: Any) -> float:
+def check_option(name: str, option: ParamSpec, value: Any) -> float:
     """An option of a mapping as a float, if it is a number inside its domain."""
     if type(value) is float and option.domain.contains(value):  # first: the check is as long as a small row
         return value
@@ -155,7 +155,7 @@ def check_option(name: str, option: Parameter, value: Any) -> float:
     return float(inside_domain(name, option, value))
 
 
-def inside_domain(name: str, parameter: Parameter, value: Any) -> Value:
+def inside_domain(name: str, parameter: ParamSpec, value: Any) -> Value:
     """The value, if inside the domain. Other values raise, or become NaN where reading them is expensive."""
     contains = parameter.domain.contains
     if not isinstance(value, Tensor):
@@ -166,12 +166,12 @@ def inside_domain(name: str, parameter: Parameter, value: Any) -> Value:
         if not contains(value):
             raise ValueError(_outside(name, parameter, repr(value)))
         return float(value)
-    if value.numel() and in_memory(value):
+    if value.numel() and is_eager_cpu(value):
         low, high = extremes(value)  # a domain is an interval: the ends are enough
         if contains(low) and contains(high):
             return value
     inside = contains(value)
-    if everywhere(inside) is None:
+    if all_or_none(inside) is None:
         return torch.where(inside, value, math.nan)
     outside = value[~inside & ~value.isnan()]
     if outside.numel():
@@ -179,7 +179,7 @@ def inside_domain(name: str, parameter: Parameter, value: Any) -> Value:
     return value
 
 
-def _outside(name: str, parameter: Parameter, found: str) -> str:
+def _outside(name: str, parameter: ParamSpec, found: str) -> str:
     return f"{name}: {parameter.name} must be {parameter.domain.text}, got {found}; {parameter.domain.remedy}"
 
 

@@ -80,7 +80,7 @@ def below_autograd() -> Any:
     return _AutoDispatchBelowAutograd()
 
 
-def in_memory(*tensors: Tensor) -> bool:
+def is_eager_cpu(*tensors: Tensor) -> bool:
     """Whether tensors' memory holds their values and reading them is free: plain, on the CPU, not intercepted."""
     if not is_plain(*tensors) or _len_torch_dispatch_stack():
         return False
@@ -90,15 +90,15 @@ def in_memory(*tensors: Tensor) -> bool:
     return True
 
 
-def everywhere(condition: Tensor) -> bool | None:
+def all_or_none(condition: Tensor) -> bool | None:
     """Whether a condition holds everywhere; None if its values cannot be read for free.
 
     Reading a value on another device would synchronise with it, and a traced or batched tensor has no values.
     """
-    return bool(condition.all()) if in_memory(condition) else None
+    return bool(condition.all()) if is_eager_cpu(condition) else None
 
 
-def savable(tensor: Tensor | None) -> Tensor | None:
+def clone_if_inference(tensor: Tensor | None) -> Tensor | None:
     """The tensor, or its copy if it was created in inference mode: autograd cannot save such tensors for backward."""
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
 
@@ -149,13 +149,13 @@ def shape_of(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def filled(x: Tensor, mask: Tensor | None) -> Tensor:
+def mask_to_neg_inf(x: Tensor, mask: Tensor | None) -> Tensor:
     """Rows as the reference expects them: at least float32, with ``-inf`` in place of masked entries."""
     kept = x if mask is None else x.masked_fill(~mask, -math.inf)
     return kept.to(at_least_float32(x.dtype))
 
 
-def on_kept(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
+def apply_unmasked(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply ``g`` to the kept entries: removed ones are 0 while ``g`` runs, and ``-inf`` again in the result."""
     kept = x != -math.inf
     return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)

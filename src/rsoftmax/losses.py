@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax._rows import check_input, check_value
-from rsoftmax._tensors import Value, at_least_float32, everywhere, row_max, shape_of
+from rsoftmax._tensors import Value, all_or_none, at_least_float32, row_max, shape_of
 from rsoftmax.mappings import ALPHA, entmax
 
 __all__ = ["entmax15_loss", "entmax_loss", "sparsemax_loss"]
@@ -140,7 +140,7 @@ def _checked_classes(name: str, x: Tensor, y: Tensor, dim: int, ignore_index: in
         )
     counts, classes = y != ignore_index, x.shape[dim]
     good = ~counts | ((y >= 0) & (y < classes))
-    if everywhere(good) is False:
+    if all_or_none(good) is False:
         raise ValueError(
             f"{name}: y must hold classes 0 to {classes - 1}, or ignore_index={ignore_index}, got {y[~good][0].item()}"
         )

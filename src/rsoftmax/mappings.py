@@ -27,11 +27,11 @@ from rsoftmax.registry import (
     POSITIVE,
     RATE,
     WEIGHT,
-    Mapping,
-    Parameter,
+    MappingSpec,
+    ParamSpec,
+    apply_unmasked,
     check_option,
-    filled,
-    on_kept,
+    mask_to_neg_inf,
     over_rows,
     register_mapping,
     row_function,
@@ -40,7 +40,7 @@ from rsoftmax.registry import (
 
 __all__ = [
     "MAPPINGS",
-    "Mapping",
+    "MappingSpec",
     "entmax",
     "entmax15",
     "k_softmax",
@@ -81,11 +81,10 @@ def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     return over_rows("softmax", _softmax, x, dim, mask)
 
 
-W = Parameter("w", WEIGHT, example=1.0, per_row=False)
+W = ParamSpec("w", WEIGHT, example=1.0, per_row=False)
 _weighted_softmax = row_function("weighted_softmax")
 
 
-@register_mapping(formula="w e^x / sum", parameter=W, zeros="w", source="Bałazy et al. 2023", keeps_order=False)
 def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     r"""Softmax with a weight for each entry: the general form of t-, r- and k-softmax.
 
@@ -111,9 +110,9 @@ def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None
     return over_rows("weighted_softmax", _weighted_softmax, x, dim, mask, W, w)
 
 
-EDGE = Parameter("edge", DISTANCE, example=1.0, default=math.inf)
+EDGE = ParamSpec("edge", DISTANCE, example=1.0, default=math.inf)
 
-T = Parameter("t", POSITIVE, example=2.0)
+T = ParamSpec("t", POSITIVE, example=2.0)
 _t_softmax = row_function("t_softmax")
 
 
@@ -158,7 +157,7 @@ def t_softmax(x: Tensor, t: Value, *, edge: float = math.inf, dim: int = -1, mas
     return over_rows("t_softmax", _t_softmax, x, dim, mask, T, t, edge=edge)
 
 
-R = Parameter("r", RATE, example=0.5)
+R = ParamSpec("r", RATE, example=0.5)
 _r_softmax = row_function("r_softmax")
 
 
@@ -219,7 +218,7 @@ def r_softmax(
     return over_rows("r_softmax", _r_softmax, x, dim, mask, R, r, edge=edge, detach_threshold=detach_threshold)
 
 
-K = Parameter("k", COUNT, example=4.0)
+K = ParamSpec("k", COUNT, example=4.0)
 _k_softmax = row_function("k_softmax")
 
 
@@ -292,7 +291,7 @@ def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor
     return over_rows("sparsemax", _sparsemax, x, dim, mask)
 
 
-LAM = Parameter("lam", BELOW_ONE, example=0.5)
+LAM = ParamSpec("lam", BELOW_ONE, example=0.5)
 
 
 @register_mapping(
@@ -320,13 +319,13 @@ def sparsegen_lin(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None =
 
     def rows(x: Tensor, mask: Tensor | None, lam: Value) -> Tensor:
         # An entry 1 - lam below the maximum is outside the support; clamped there, its quotient cannot overflow.
-        x = filled(x, mask)
-        return _sparsemax(on_kept(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
+        x = mask_to_neg_inf(x, mask)
+        return _sparsemax(apply_unmasked(x - row_max(x), lambda d: d.clamp(min=lam - 1) / (1 - lam)))
 
     return over_rows("sparsegen_lin", rows, x, dim, mask, LAM, lam)
 
 
-LAM_EXP = Parameter("lam", BELOW_ONE, example=-4.0)
+LAM_EXP = ParamSpec("lam", BELOW_ONE, example=-4.0)
 
 
 @register_mapping(
@@ -357,18 +356,18 @@ def sparsegen_exp(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None =
     """
 
     def rows(x: Tensor, mask: Tensor | None, lam: Value) -> Tensor:
-        x = filled(x, mask)
+        x = mask_to_neg_inf(x, mask)
         # e^x - e^m = e^m expm1(x - m) keeps ties exact and cannot overflow to inf - inf. Where e^m would overflow,
         # every entry below the maximum is far outside the support already, so the clamp changes nothing.
         m = row_max(x)
         log_width = torch.log1p(-lam) if isinstance(lam, Tensor) else math.log1p(-lam)
         height = (m - log_width).clamp(max=exp_limit(x)).exp()
-        return _sparsemax(on_kept(x - m, lambda d: torch.expm1(d) * height))
+        return _sparsemax(apply_unmasked(x - m, lambda d: torch.expm1(d) * height))
 
     return over_rows("sparsegen_exp", rows, x, dim, mask, LAM_EXP, lam)
 
 
-Q = Parameter("q", NOT_NEGATIVE, example=10.0, default=10.0)
+Q = ParamSpec("q", NOT_NEGATIVE, example=10.0, default=10.0)
 
 
 @register_mapping(
@@ -402,8 +401,8 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor |
     """
 
     def rows(x: Tensor, mask: Tensor | None, q: Value) -> Tensor:
-        x = filled(x, mask)
-        return _sparsemax(on_kept(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
+        x = mask_to_neg_inf(x, mask)
+        return _sparsemax(apply_unmasked(x - row_max(x), lambda d: hourglass_scale(x, q) * d))
 
     return over_rows("sparsehourglass", rows, x, dim, mask, Q, q)
 
@@ -478,7 +477,7 @@ def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     return over_rows("entmax15", _entmax15, x, dim, mask)
 
 
-ALPHA = Parameter("alpha", ENTMAX, example=1.25)
+ALPHA = ParamSpec("alpha", ENTMAX, example=1.25)
 _entmax = row_function("entmax")
 
 

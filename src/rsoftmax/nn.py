@@ -31,9 +31,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rsoftmax._rows import Parameter, inside_domain
-from rsoftmax._tensors import Value, at_least_float32, in_memory
-from rsoftmax.mappings import MAPPINGS, Mapping
+from rsoftmax._rows import ParamSpec, inside_domain
+from rsoftmax._tensors import Value, at_least_float32, is_eager_cpu
+from rsoftmax.mappings import MAPPINGS, MappingSpec
 
 __all__ = [
     "MODULES",
@@ -49,14 +49,13 @@ __all__ = [
     "Sparsemax",
     "SphericalSoftmax",
     "TSoftmax",
-    "WeightedSoftmax",
 ]
 
 
 class MappingModule(nn.Module):
     """The base class: a mapping of the table, applied along ``dim``."""
 
-    mapping: ClassVar[Mapping]
+    mapping: ClassVar[MappingSpec]
 
     def __init_subclass__(cls, mapping: str = "") -> None:
         super().__init_subclass__()
@@ -97,7 +96,7 @@ def _function(head: str, body: str) -> Callable[..., Any]:
 def _shown(value: Value | None) -> str:
     if isinstance(value, Tensor):
         value = value.detach()
-        if value.dim() or not in_memory(value):
+        if value.dim() or not is_eager_cpu(value):
             return f"tensor{tuple(value.shape)}"
     return "None" if value is None else f"{float(value):.4g}"
 
@@ -185,7 +184,7 @@ class ParametricModule(MappingModule):
         inside = inside_domain(self._name, self._parameter(), value)
         start = inside.detach() if isinstance(inside, Tensor) else torch.tensor(inside, dtype=torch.get_default_dtype())
         free = self._parameter().domain.unconstrain(start)
-        if in_memory(free) and not free.isfinite().all():
+        if is_eager_cpu(free) and not free.isfinite().all():
             letter = self._parameter().name
             raise ValueError(
                 f"{self._name}: a learnable {letter} has no gradient at the edge of its domain, got {value}"
@@ -197,22 +196,13 @@ class ParametricModule(MappingModule):
         return type(self).__name__
 
     @classmethod
-    def _parameter(cls) -> Parameter:
+    def _parameter(cls) -> ParamSpec:
         assert cls.mapping.parameter is not None
         return cls.mapping.parameter
 
 
 class Softmax(PlainModule, mapping="softmax"):
     """:func:`rsoftmax.softmax` as a module."""
-
-
-class WeightedSoftmax(ParametricModule, mapping="weighted_softmax"):
-    """:func:`rsoftmax.weighted_softmax` as a module; ``w`` given, passed or learned like ``r`` of :class:`RSoftmax`."""
-
-    w = Letter()
-
-    def __init__(self, w: Tensor | None = None, dim: int = -1, learnable: bool = False) -> None:
-        super().__init__(w, dim, learnable)
 
 
 class TSoftmax(ParametricModule, mapping="t_softmax"):
@@ -317,7 +307,7 @@ class Entmax(ParametricModule, mapping="entmax"):
         super().__init__(alpha, dim, learnable)
 
 
-def module_of(mapping: Mapping) -> type[PlainModule | ParametricModule]:
+def module_of(mapping: MappingSpec) -> type[PlainModule | ParametricModule]:
     """The class of a mapping: the one written out above, or a generated one.
 
     Example:
@@ -357,7 +347,7 @@ def _class_name(name: str) -> str:
 
 
 @cache
-def _generated(mapping: Mapping) -> Any:
+def _generated(mapping: MappingSpec) -> Any:
     parts: dict[str, Any] = {"__module__": __name__, "__doc__": f":func:`{mapping.name}` as a module."}
     base: type[MappingModule] = PlainModule
     if mapping.parameter is not None:
@@ -366,7 +356,7 @@ def _generated(mapping: Mapping) -> Any:
     return new_class(_class_name(mapping.name), (base,), {"mapping": mapping.name}, lambda body: body.update(parts))
 
 
-def _init(mapping: Mapping) -> Callable[..., None]:
+def _init(mapping: MappingSpec) -> Callable[..., None]:
     assert mapping.parameter is not None
     letter, options = mapping.parameter.name, ", **options" if mapping.options else ""
     head = f"__init__(self, {letter}={mapping.parameter.default!r}, dim=-1, learnable=False{options})"

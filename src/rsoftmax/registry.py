@@ -5,25 +5,24 @@ attention, multi-label heads, Hugging Face models and the command line look mapp
 :mod:`rsoftmax.mappings` registers the built-in ones.
 
 =================  ==================================================================================================
-a row              :func:`register_mapping`, :class:`Mapping`
-a parameter        :class:`Parameter`, :class:`Domain` and the domains ``RATE``, ``COUNT``, ``POSITIVE``,
+a row              :func:`register_mapping`, :class:`MappingSpec`
+a parameter        :class:`ParamSpec`, :class:`Domain` and the domains ``RATE``, ``COUNT``, ``POSITIVE``,
                    ``DISTANCE``, ``WEIGHT``, ``BELOW_ONE``, ``NOT_NEGATIVE``, ``ENTMAX``
-a function         :func:`over_rows` checks the arguments; :func:`filled`, :func:`on_kept` and :func:`row_max` handle
-                   masks; :func:`row_function` is a built-in row function with its kernels
+a function         :func:`over_rows` checks the arguments; :func:`mask_to_neg_inf`, :func:`apply_unmasked` and
+                   :func:`row_max` handle masks; :func:`row_function` is a built-in row function with its kernels
 =================  ==================================================================================================
 """
 
 import math
-from collections.abc import Callable, Iterator
-from collections.abc import Mapping as AbstractMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import Domain, Parameter, check_option, over_rows
-from rsoftmax._tensors import filled, on_kept, row_max, shape_of
+from rsoftmax._rows import Domain, ParamSpec, check_option, over_rows
+from rsoftmax._tensors import apply_unmasked, mask_to_neg_inf, row_max, shape_of
 from rsoftmax.kernels.dispatch import row_function
 
 __all__ = [
@@ -35,15 +34,14 @@ __all__ = [
     "NOT_NEGATIVE",
     "POSITIVE",
     "RATE",
-    "ROW_MAPPINGS",
     "WEIGHT",
     "Domain",
-    "Mapping",
-    "Parameter",
+    "MappingSpec",
+    "ParamSpec",
+    "apply_unmasked",
     "check_option",
-    "filled",
     "letters",
-    "on_kept",
+    "mask_to_neg_inf",
     "over_rows",
     "register_mapping",
     "row_function",
@@ -55,7 +53,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mapping:
+class MappingSpec:
     """A row of the table.
 
     Attributes:
@@ -73,8 +71,8 @@ class Mapping:
     formula: str
     zeros: str
     source: str
-    parameter: Parameter | None = None
-    options: tuple[Parameter, ...] = ()
+    parameter: ParamSpec | None = None
+    options: tuple[ParamSpec, ...] = ()
     shift_invariant: bool = True
     keeps_order: bool = True
 
@@ -141,7 +139,7 @@ class Mapping:
         }
 
 
-MAPPINGS: dict[str, Mapping] = {}
+MAPPINGS: dict[str, MappingSpec] = {}
 """All mappings by name, in the order of registration."""
 
 
@@ -150,15 +148,15 @@ def register_mapping(
     formula: str,
     zeros: str,
     source: str,
-    parameter: Parameter | None = None,
-    options: tuple[Parameter, ...] = (),
+    parameter: ParamSpec | None = None,
+    options: tuple[ParamSpec, ...] = (),
     shift_invariant: bool = True,
     keeps_order: bool = True,
 ) -> Callable[[F], F]:
     """Add a function to the table of mappings.
 
     Args:
-        formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`Mapping`.
+        formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`MappingSpec`.
 
     Returns:
         A decorator that returns the function unchanged: ``f(x, <parameter>, *, dim=-1, mask=None)``.
@@ -168,11 +166,12 @@ def register_mapping(
 
     Example:
         >>> import torch
-        >>> from rsoftmax.registry import POSITIVE, Parameter, filled, over_rows, register_mapping
-        >>> B = Parameter("b", POSITIVE, example=2.0)
+        >>> from rsoftmax.registry import POSITIVE, ParamSpec, mask_to_neg_inf, over_rows, register_mapping
+        >>> B = ParamSpec("b", POSITIVE, example=2.0)
         >>> @register_mapping(formula="e^(b x) / sum", parameter=B, zeros="none", source="Boltzmann 1868")
         ... def cool_softmax(x, b, *, dim=-1, mask=None):
-        ...     return over_rows("cool_softmax", lambda x, mask, b: filled(b * x, mask).softmax(-1), x, dim, mask, B, b)
+        ...     cool = lambda x, mask, b: mask_to_neg_inf(b * x, mask).softmax(-1)
+        ...     return over_rows("cool_softmax", cool, x, dim, mask, B, b)
         >>> from rsoftmax import MODULES
         >>> from rsoftmax.attention import sparse_attention
         >>> MODULES["CoolSoftmax"](b=1.0)(torch.tensor([1.0, 2.0, 3.0]))
@@ -186,7 +185,7 @@ def register_mapping(
     """
 
     def register(function: F) -> F:
-        row = Mapping(
+        row = MappingSpec(
             function=function,
             formula=formula,
             zeros=zeros,
@@ -203,7 +202,7 @@ def register_mapping(
     return register
 
 
-def _check_name(row: Mapping) -> None:
+def _check_name(row: MappingSpec) -> None:
     there = MAPPINGS.get(row.name)
     if there and _origin(there) != _origin(row):
         raise ValueError(
@@ -211,31 +210,8 @@ def _check_name(row: Mapping) -> None:
         )
 
 
-def _origin(row: Mapping) -> tuple[str, str]:
+def _origin(row: MappingSpec) -> tuple[str, str]:
     return row.function.__module__, row.function.__qualname__
-
-
-class _Selection(AbstractMapping[str, Mapping]):
-    """A live view of the rows of the table that satisfy a condition."""
-
-    def __init__(self, condition: Callable[[Mapping], bool]) -> None:
-        self._condition = condition
-
-    def __getitem__(self, name: str) -> Mapping:
-        row = MAPPINGS[name]
-        if not self._condition(row):
-            raise KeyError(name)
-        return row
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, row in MAPPINGS.items() if self._condition(row))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-ROW_MAPPINGS = _Selection(lambda row: row.parameter is None or row.parameter.per_row)
-"""The mappings without a parameter or with one value for each row."""
 
 
 def letters() -> dict[str, str]:
@@ -245,7 +221,7 @@ def letters() -> dict[str, str]:
         >>> letters()["lam"]
         'lam of sparsegen_lin and sparsegen_exp, < 1 and finite'
     """
-    takers = [(row.parameter, row.name) for row in ROW_MAPPINGS.values() if row.parameter]
+    takers = [(row.parameter, row.name) for row in MAPPINGS.values() if row.parameter]
     return {
         p.name: f"{p.name} of {' and '.join(name for other, name in takers if other.name == p.name)}, {p.domain.text}"
         for p, _ in takers

@@ -18,7 +18,7 @@ from rsoftmax.registry import DISTANCE, RATE, Domain, row_function
 _k_softmax = row_function("k_softmax")  # without the checks of k_softmax, which take as long as 50 tokens
 
 
-class TSoftmaxWarper(LogitsProcessor):
+class TSoftmaxLogitsWarper(LogitsProcessor):
     r"""Sample from t-softmax: tokens whose score is ``t`` or more below the highest get probability zero.
 
     .. math:: p \propto \min(x - \max(x) + t,\; \mathrm{edge})_+ \, e^x
@@ -32,9 +32,9 @@ class TSoftmaxWarper(LogitsProcessor):
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
-        >>> TSoftmaxWarper(2.0)(None, scores).exp()
+        >>> TSoftmaxLogitsWarper(2.0)(None, scores).exp()
         tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
-        >>> TSoftmaxWarper(2.0, edge=0)(None, scores).exp()
+        >>> TSoftmaxLogitsWarper(2.0, edge=0)(None, scores).exp()
         tensor([[0.7311, 0.2689, 0.0000, 0.0000]])
 
     References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
@@ -43,9 +43,9 @@ class TSoftmaxWarper(LogitsProcessor):
     def __init__(self, t: float, *, edge: float = math.inf) -> None:
         if not (isinstance(t, (float, Real)) and t > 0):
             raise ValueError(
-                f"TSoftmaxWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same support"
+                f"TSoftmaxLogitsWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same support"
             )
-        self.t, self.edge = float(t), _inside("TSoftmaxWarper", "edge", DISTANCE, edge)
+        self.t, self.edge = float(t), _inside("TSoftmaxLogitsWarper", "edge", DISTANCE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities."""
@@ -79,7 +79,7 @@ class RSoftmaxWarper(LogitsProcessor):
         return _log(r_softmax(scores.float(), self.r, edge=self.edge))
 
 
-class KSoftmaxWarper(LogitsProcessor):
+class KSoftmaxLogitsWarper(LogitsProcessor):
     r"""Sample from k-softmax: keep the ``k`` tokens with the highest scores; ``edge=0`` is top-k.
 
     .. math:: p \propto \min(x - \theta,\; \mathrm{edge})_+ \, e^x
@@ -92,18 +92,18 @@ class KSoftmaxWarper(LogitsProcessor):
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
-        >>> KSoftmaxWarper(2)(None, scores).exp()
+        >>> KSoftmaxLogitsWarper(2)(None, scores).exp()
         tensor([[0.8446, 0.1554, 0.0000, 0.0000],
                 [0.8808, 0.1192, 0.0000, 0.0000]])
-        >>> KSoftmaxWarper(2, edge=0)(None, scores).exp()
+        >>> KSoftmaxLogitsWarper(2, edge=0)(None, scores).exp()
         tensor([[0.7311, 0.2689, 0.0000, 0.0000],
                 [0.8808, 0.1192, 0.0000, 0.0000]])
     """
 
     def __init__(self, k: int, *, edge: float = math.inf) -> None:
         if not isinstance(k, int) or k < 1:
-            raise ValueError(f"KSoftmaxWarper: k must be a positive integer, got {k!r}")
-        self.k, self.edge = k, _inside("KSoftmaxWarper", "edge", DISTANCE, edge)
+            raise ValueError(f"KSoftmaxLogitsWarper: k must be a positive integer, got {k!r}")
+        self.k, self.edge = k, _inside("KSoftmaxLogitsWarper", "edge", DISTANCE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities, from the ``k + 1`` highest scores alone unless these have ties or NaN."""

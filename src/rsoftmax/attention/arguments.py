@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rsoftmax._rows import broadcast, inside_domain
 from rsoftmax._tensors import FLOATS, Value, at_least_float32, shape_of
-from rsoftmax.registry import ROW_MAPPINGS, Mapping
+from rsoftmax.registry import MAPPINGS, MappingSpec
 
 Scale = float | Tensor | str
 """A number, a tensor with one value for each head, or "log n"."""
@@ -62,7 +62,7 @@ class Call(NamedTuple):
     @property
     def named_options(self) -> dict[str, float]:
         """The options of the mapping, by name."""
-        row = ROW_MAPPINGS[self.mapping]
+        row = MAPPINGS[self.mapping]
         return {option.name: value for option, value in zip(row.options, self.options, strict=True)}
 
     @property
@@ -159,11 +159,11 @@ def visible_keys(call: Call) -> Tensor:
 
 def _check_mapping(
     name: str, mapping: str, parameter: dict[str, Value]
-) -> tuple[Mapping, Value | None, tuple[float, ...]]:
+) -> tuple[MappingSpec, Value | None, tuple[float, ...]]:
     """The row of the table, the value of its parameter, inside its domain, and its options."""
-    if mapping not in ROW_MAPPINGS:
-        raise ValueError(f"{name}: mapping must be one of {', '.join(ROW_MAPPINGS)}, got {mapping!r}")
-    row = ROW_MAPPINGS[mapping]
+    if mapping not in MAPPINGS:
+        raise ValueError(f"{name}: mapping must be one of {', '.join(MAPPINGS)}, got {mapping!r}")
+    row = MAPPINGS[mapping]
     value, options = row.bind(name, parameter), tuple(row.bind_options(name, parameter).values())
     if row.parameter is None:
         return row, None, options
@@ -225,7 +225,7 @@ def _mask_or_bias(name: str, mask: Tensor, sizes: Sizes, q: Tensor) -> tuple[Ten
     return (mask, None) if mask.dtype == torch.bool else (None, mask.to(at_least_float32(q.dtype)))
 
 
-def _parameter_tensor(name: str, row: Mapping, value: Tensor, sizes: Sizes, device: torch.device) -> Tensor:
+def _parameter_tensor(name: str, row: MappingSpec, value: Tensor, sizes: Sizes, device: torch.device) -> Tensor:
     """The parameter in the layout of a call."""
     assert row.parameter is not None
     return _per_head(name, row.parameter.name, value, sizes, device)

@@ -11,7 +11,6 @@ from rsoftmax._tensors import Value, in_graph, is_plain, without_autocast
 from rsoftmax.attention import graph_op, plan, reference
 from rsoftmax.attention.arguments import Scale, prepare
 from rsoftmax.mappings import MAPPINGS as MAPPINGS  # importing it registers the built-in mappings
-from rsoftmax.registry import ROW_MAPPINGS as ROW_MAPPINGS
 
 __all__ = ["attention_weights", "sparse_attention"]
 

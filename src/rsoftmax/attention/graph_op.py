@@ -87,5 +87,5 @@ GraphOp(
     backward=_backward,
     fake_forward=_fake_forward,
     fake_backward=_fake_backward,
-    by_definition=_by_definition,
+    reference_forward=_by_definition,
 ).register()

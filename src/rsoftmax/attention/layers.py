@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rsoftmax._tensors import Value
 from rsoftmax.attention.functional import attention_weights, sparse_attention
 from rsoftmax.nn import ParametricModule, module_of
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 __all__ = [
     "MultiheadAttention",
@@ -233,9 +233,9 @@ def log_scale(caller: str, scale: str | None, heads: int, device: Any = None) ->
 
 def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
     """The module of a mapping, with its parameter and options."""
-    if mapping not in ROW_MAPPINGS:
-        raise ValueError(f"{caller}: mapping must be one of {', '.join(ROW_MAPPINGS)}, got {mapping!r}")
-    row = ROW_MAPPINGS[mapping]
+    if mapping not in MAPPINGS:
+        raise ValueError(f"{caller}: mapping must be one of {', '.join(MAPPINGS)}, got {mapping!r}")
+    row = MAPPINGS[mapping]
     kind: Any = module_of(row)
     value = row.bind(caller, parameter)
     options = {option.name: parameter[option.name] for option in row.options if option.name in parameter}

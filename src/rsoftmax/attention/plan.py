@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from rsoftmax import kernels
-from rsoftmax._tensors import is_plain, is_recorded, savable, without_autocast
+from rsoftmax._tensors import clone_if_inference, is_plain, is_recorded, without_autocast
 from rsoftmax.attention import blocks
 from rsoftmax.attention.arguments import TENSORS, Call
-from rsoftmax.attention.reference import gradients_by_definition
+from rsoftmax.attention.reference import reference_gradients
 from rsoftmax.kernels import chosen, use_kernels
 
 
@@ -55,7 +55,7 @@ class _Attention(torch.autograd.Function):
         x = Call(*call)
         ctx.settings, ctx.how = x.settings, how_for(x)
         o, state = forward(x, ctx.how, keep_state=any(ctx.needs_input_grad))
-        ctx.save_for_backward(*(savable(tensor) for tensor in x.tensors), state)
+        ctx.save_for_backward(*(clone_if_inference(tensor) for tensor in x.tensors), state)
         return o
 
     @staticmethod
@@ -68,7 +68,7 @@ class _Attention(torch.autograd.Function):
             if not torch.is_grad_enabled() and is_plain(g):
                 return *backward(call, ctx.how, state, g, needed), *others
             with use_kernels(ctx.how.rows):
-                return *gradients_by_definition(call, g, needed), *others
+                return *reference_gradients(call, g, needed), *others
 
 
 def output(call: Call) -> Tensor:

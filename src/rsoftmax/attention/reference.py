@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import everywhere
+from rsoftmax._tensors import all_or_none
 from rsoftmax.attention.arguments import STEPS, Call
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 WORD = 0xFFFFFFFF  # 32-bit numbers in int64
 
@@ -29,7 +29,7 @@ def map_scores(call: Call, s: Tensor, first: int = 0) -> Tensor:
         query = torch.arange(first, first + s.shape[-2], device=s.device)
         seen = torch.arange(s.shape[-1], device=s.device) <= query[:, None]
         mask = seen if mask is None else mask & seen
-    row = ROW_MAPPINGS[call.mapping]
+    row = MAPPINGS[call.mapping]
     return row.function(s, *([] if row.parameter is None else [call.value]), mask=mask, **call.named_options)
 
 
@@ -68,7 +68,7 @@ def separate_non_finite(call: Call) -> tuple[Call, Tensor | None]:
     if not call.removes:
         return call, None
     most = math.sqrt(torch.finfo(call.k.dtype).max)
-    if everywhere(call.k.abs() <= most) and everywhere(call.v.abs() <= most):
+    if all_or_none(call.k.abs() <= most) and all_or_none(call.v.abs() <= most):
         return call, None
     keys, values = call.k.isfinite(), call.v.isfinite()
     bias = torch.where(keys.all(-1), 0.0, math.nan).to(call.k.dtype)[..., None, :]
@@ -85,7 +85,7 @@ def matrices(x: Tensor) -> Tensor:
     return x.reshape(batch * heads, groups * rows, n)
 
 
-def gradients_by_definition(call: Call, g: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
+def reference_gradients(call: Call, g: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
     """The gradients of the output by differentiating the equations; they can be differentiated again."""
     with torch.enable_grad():
         o = output(call)

@@ -11,7 +11,7 @@ from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels.models.card import count_of
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
 INPUTS = ("text", "image", "features")
@@ -56,7 +56,7 @@ def serve_page(
         raise typer.BadParameter(f"port {port} is in use; choose another one", param_hint="--port") from None
 
 
-def load(folder: Path) -> "Labeller":
+def load(folder: Path) -> "BaseLabelModel":
     """Load the model that was saved in a folder."""
     from rsoftmax.labels.models import folders
 
@@ -74,7 +74,7 @@ def read_items(table: "Table", kind: str, column: str, model: Any = None) -> lis
     return table.texts(column) if kind == "text" else table.files(column)
 
 
-def column_for(model: "Labeller", role: str, given: str | None) -> str:
+def column_for(model: "BaseLabelModel", role: str, given: str | None) -> str:
     """The given column, or else the one that the model was trained on."""
     column = given or model.columns.get(role) or ",".join(getattr(model, role, ()))  # a table's features
     if not column:
@@ -82,7 +82,7 @@ def column_for(model: "Labeller", role: str, given: str | None) -> str:
     return column
 
 
-def separator_of(model: "Labeller") -> str:
+def separator_of(model: "BaseLabelModel") -> str:
     """The separator between the labels of a cell in the training table."""
     return model.columns.get("separator", ";")
 
@@ -106,7 +106,7 @@ def _place(message: str, table: "Table", items: list[Any]) -> str:
     return "" if row is None else f"{table.path}, row {row}: "
 
 
-def warn_truncated(model: "Labeller", items: list[Any]) -> None:
+def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:
     """Tell the user how many texts are truncated."""
     if model.reads != "text":
         return

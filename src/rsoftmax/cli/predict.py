@@ -12,7 +12,7 @@ from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
 PREDICTED = ("predicted_labels", "predicted_probabilities")
@@ -75,7 +75,7 @@ def predict(
         typer.echo(f"wrote {show}", err=json or csv)
 
 
-def _inputs(model: "Labeller", data: list[str], columns: dict[str, str | None]) -> Inputs:
+def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | None]) -> Inputs:
     """The items of a table, or the items given on the command line."""
     from rsoftmax.labels.models.tables import READERS, read
 
@@ -177,7 +177,7 @@ def _draw(inputs: Inputs, found: list[dict[str, float]], every: list[dict[str, f
         draw_labels(shown, labels, figure, name, runners_up)
 
 
-def _predictions(model: "Labeller", inputs: Inputs, every_label: bool) -> list[dict[str, float]]:
+def _predictions(model: "BaseLabelModel", inputs: Inputs, every_label: bool) -> list[dict[str, float]]:
     errors = usage_errors("DATA") if inputs.table is None else row_errors(inputs.table, inputs.items)
     with errors:
         warn_truncated(model, inputs.items)

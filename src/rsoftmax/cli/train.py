@@ -14,7 +14,7 @@ from rsoftmax.cli.models import INPUTS, read_items, row_errors, warn_truncated
 from rsoftmax.labels.models.card import count_of, share
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
 ENCODERS = {"text": "sentence-transformers/all-MiniLM-L6-v2", "image": "microsoft/resnet-50"}
@@ -234,7 +234,7 @@ def _remove(folder: Path) -> None:
     remove_checkpoints(folder)
 
 
-def _report(model: "Labeller", out: Path, rows: int) -> None:
+def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
     """Print the scores; if they come from all ``rows`` of training, they are cross-validated."""
     from rsoftmax.labels.decoding import AVERAGES
 

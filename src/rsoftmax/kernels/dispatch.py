@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import Value, in_graph, savable
+from rsoftmax._tensors import Value, clone_if_inference, in_graph
 from rsoftmax.kernels import Kernel, graph_ops, kernel_for
-from rsoftmax.kernels.reference import by_definition, gradient_by_definition
+from rsoftmax.kernels.reference import reference_backward, reference_forward
 
 
 def row_function(name: str) -> Callable[..., Tensor]:
@@ -38,7 +38,7 @@ def _run(name: str, x: Tensor, mask: Tensor | None = None, value: Value | None =
         return graph_ops.rows(name, x, mask, value, options)
     kernel = kernel_for(name, x, value)
     if kernel is None:
-        return by_definition(name, x, mask, value, options)
+        return reference_forward(name, x, mask, value, options)
     if torch.is_grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
         differentiable: Tensor = _OnKernel.apply(x, value, mask, kernel, name, options)  # type: ignore[no-untyped-call]
         return differentiable
@@ -58,7 +58,7 @@ class _OnKernel(torch.autograd.Function):
     ) -> Tensor:
         p, state = kernel.forward(name, x, value, mask, options, keep_state=True)
         tensor, ctx.number = (value, None) if isinstance(value, Tensor) else (None, value)
-        ctx.save_for_backward(*(savable(a) for a in (x, tensor, mask)), p, state)
+        ctx.save_for_backward(*(clone_if_inference(a) for a in (x, tensor, mask)), p, state)
         ctx.kernel, ctx.name, ctx.options = kernel, name, options
         return p
 
@@ -69,7 +69,7 @@ class _OnKernel(torch.autograd.Function):
         needed = ctx.needs_input_grad[:2]
         # A gradient that is differentiated again, or transformed, comes from the reference.
         if torch.is_grad_enabled() or not ctx.kernel.takes(ctx.name, g, None):
-            dx, dvalue = gradient_by_definition(ctx.name, x, mask, value, ctx.options, g, needed)
+            dx, dvalue = reference_backward(ctx.name, x, mask, value, ctx.options, g, needed)
         else:
             dx, dvalue = ctx.kernel.backward(ctx.name, x, value, mask, p, state, g, ctx.options)
             dvalue = dvalue.to(value.dtype) if needed[1] else None

@@ -18,7 +18,7 @@ from torch.library import Library, register_fake
 
 from rsoftmax._tensors import Value, below_autograd, exact, in_forward_mode, is_recorded
 from rsoftmax.kernels import Kernel, kernel_for, kernel_on
-from rsoftmax.kernels.reference import OPERATIONS, by_definition, gradient_by_definition
+from rsoftmax.kernels.reference import OPERATIONS, reference_backward, reference_forward
 
 library = Library("rsoftmax", "DEF")
 
@@ -37,7 +37,7 @@ class GraphOp:
         backward: that of the gradient, ``backward(g, *inputs, *saved, needed) -> gradients``.
         fake_forward: empty outputs of the right shapes.
         fake_backward: empty gradients of the right shapes.
-        by_definition: the outputs by differentiable torch operations.
+        reference_forward: the outputs by differentiable torch operations.
     """
 
     name: str
@@ -49,7 +49,7 @@ class GraphOp:
     backward: Callable[..., Any]
     fake_forward: Callable[..., Any]
     fake_backward: Callable[..., Any]
-    by_definition: Callable[..., Any]
+    reference_forward: Callable[..., Any]
 
     def register(self) -> None:
         """Define both operators, for CPU and CUDA tensors, with autograd."""
@@ -69,7 +69,7 @@ class GraphOp:
 
     def _with_gradient(self, *arguments: Any) -> Any:
         if in_forward_mode():  # a graph that was compiled before, called with dual tensors
-            return self.by_definition(*arguments)
+            return self.reference_forward(*arguments)
         if is_recorded(*(arguments[i] for i in self.places)):
             return _Recorded.apply(self, *arguments)  # type: ignore[no-untyped-call]
         return self.run(*arguments)
@@ -153,7 +153,7 @@ def _forward(
         p, state = kernel.forward(name, x, value, mask, options, keep_state)
         state = kernel.new_state(name, x, False) if state is None else state
         return p, state, x.new_ones((), dtype=torch.bool)
-    p = by_definition(name, x, mask, value, options).contiguous()
+    p = reference_forward(name, x, mask, value, options).contiguous()
     return p, _new_state(name, x, keep_state).zero_(), x.new_zeros((), dtype=torch.bool)
 
 
@@ -177,7 +177,7 @@ def _backward(
     else:
         leaf = x.detach().requires_grad_()
         value = None if value is None else value.detach().requires_grad_()
-        dx, dvalue = gradient_by_definition(name, leaf, mask, value, options, g, (True, value is not None))
+        dx, dvalue = reference_backward(name, leaf, mask, value, options, g, (True, value is not None))
     if dvalue is None:
         return dx.contiguous(), x.new_zeros((*x.shape[:-1], 1), dtype=torch.float64)
     return dx.contiguous(), dvalue.to(torch.float64).contiguous()
@@ -222,7 +222,7 @@ def _by_definition(
     detach_threshold: bool,
     keep_state: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    p = by_definition(name, x, mask, value, _options(name, edge, detach_threshold))
+    p = reference_forward(name, x, mask, value, _options(name, edge, detach_threshold))
     return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
 
 
@@ -236,5 +236,5 @@ GraphOp(
     backward=_backward,
     fake_forward=_fake_forward,
     fake_backward=_fake_backward,
-    by_definition=_by_definition,
+    reference_forward=_by_definition,
 ).register()

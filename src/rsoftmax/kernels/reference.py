@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import Value, exact, exp_limit, filled, row_max, smallest
+from rsoftmax._tensors import Value, exact, exp_limit, mask_to_neg_inf, row_max, smallest
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -167,13 +167,15 @@ OPERATIONS = {function.__name__: function for function in _FUNCTIONS}
 """The operations by name."""
 
 
-def by_definition(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, Any]) -> Tensor:
+def reference_forward(
+    name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, Any]
+) -> Tensor:
     """Apply the function of that name to rows with a mask; the result has the dtype of ``x``."""
-    p: Tensor = OPERATIONS[name](filled(x, mask), *([] if value is None else [value]), **options)
+    p: Tensor = OPERATIONS[name](mask_to_neg_inf(x, mask), *([] if value is None else [value]), **options)
     return p.to(x.dtype)
 
 
-def gradient_by_definition(
+def reference_backward(
     name: str,
     x: Tensor,
     mask: Tensor | None,
@@ -184,7 +186,7 @@ def gradient_by_definition(
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients in ``x`` and ``value``, where needed, by differentiating the definition."""
     with torch.enable_grad():
-        p = by_definition(name, x, mask, value, options)
+        p = reference_forward(name, x, mask, value, options)
     wanted = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]
     # A detached threshold does not depend on its parameter.
     how = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}

@@ -55,7 +55,7 @@ else:
             "risk_control": "precision_threshold recall_threshold",
             "rules": "RULES Output Rule Scores",
             "sparse": "decode_csr",
-            "models.base": "LabelNetwork Labeller indicator",
+            "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",
             "models.table": "TableModel",
             "estimators.classifier": "PLAIN SparseLabelClassifier",

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rsoftmax._tensors import everywhere, exact, is_exporting
+from rsoftmax._tensors import all_or_none, exact, is_exporting
 from rsoftmax.labels.calibration import PlattScaling
 from rsoftmax.mappings import r_softmax, weighted_softmax
 
@@ -265,7 +265,7 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
     """
     has_nan = z.isnan().any(-1, keepdim=True)  # zeros would read as "no label"
     p = r_softmax(z, rate_of_count(k, z), mask=(k > 0) | has_nan)
-    if everywhere(p.count_nonzero(-1).unsqueeze(-1) == k):
+    if all_or_none(p.count_nonzero(-1).unsqueeze(-1) == k):
         return p
     labels = best_labels(z, k)
     kept = _kept(p, labels) * labels

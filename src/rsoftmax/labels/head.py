@@ -6,7 +6,7 @@ from typing import Self, Unpack
 import torch
 from torch import Tensor, nn
 
-from rsoftmax._tensors import everywhere, shape_of
+from rsoftmax._tensors import all_or_none, shape_of
 from rsoftmax.labels.decoding import DEFAULTS, Decoder, DecoderOptions
 from rsoftmax.labels.losses import Reduction
 from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores
@@ -210,7 +210,7 @@ def _check_targets(y: Tensor, z: Tensor) -> None:
     if y.shape != z.shape:
         raise ValueError(f"MultiLabelHead.loss: y of shape {shape_of(y)} must have the shape of z, {shape_of(z)}")
     valid = (y == 0) | (y == 1) | y.isnan()
-    if everywhere(valid) is False:
+    if all_or_none(valid) is False:
         raise ValueError(
             f"MultiLabelHead.loss: y of shape {shape_of(y)} must hold 0 or 1, or NaN for an unknown label,"
             f" got {y[~valid][0].item()!r}"
@@ -221,7 +221,7 @@ def _may_be_unknown(y: Tensor, criterion: str) -> bool:
     """Whether y holds NaN; where reading values is not free, whether the loss could deal with it."""
     if not y.is_floating_point():
         return False
-    known = everywhere(~y.isnan())
+    known = all_or_none(~y.isnan())
     return criterion == MASKABLE if known is None else not known
 
 

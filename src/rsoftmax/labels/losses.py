@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax._rows import check_input, check_value
-from rsoftmax._tensors import Value, at_least_float32, everywhere, shape_of
+from rsoftmax._tensors import Value, all_or_none, at_least_float32, shape_of
 from rsoftmax.losses import Reduction as Reduction
 from rsoftmax.losses import check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
@@ -369,7 +369,7 @@ def _checked_labels(name: str, y: Tensor, reduction: Reduction) -> Tensor:
     if y.dim() == 0 or y.shape[-1] == 0:
         raise ValueError(f"{name}: y must be [..., K] with at least one label, got shape {shape_of(y)}")
     good = (y == 0) | (y == 1)
-    if everywhere(good) is False:
+    if all_or_none(good) is False:
         found = y[~good][0].item()
         raise ValueError(f"{name}: y must hold 0 or 1, got {found!r} in shape {shape_of(y)}; use multi-hot labels")
     return y

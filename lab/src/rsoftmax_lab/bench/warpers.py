@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper
 
-from rsoftmax.sampling import KSoftmaxWarper, TSoftmaxWarper
+from rsoftmax.sampling import KSoftmaxLogitsWarper, TSoftmaxLogitsWarper
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
@@ -21,8 +21,8 @@ KEPT, MIN_P, T = 50, 0.05, 3.0  # exp(-3) = 0.05
 WARPERS: dict[str, Callable[[], Any]] = {
     "top-k": lambda: TopKLogitsWarper(KEPT),
     "min-p": lambda: MinPLogitsWarper(MIN_P),
-    "k-softmax": lambda: KSoftmaxWarper(KEPT),
-    "t-softmax": lambda: TSoftmaxWarper(T),
+    "k-softmax": lambda: KSoftmaxLogitsWarper(KEPT),
+    "t-softmax": lambda: TSoftmaxLogitsWarper(T),
 }
 
 

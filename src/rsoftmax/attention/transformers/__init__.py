@@ -35,7 +35,7 @@ from rsoftmax.attention.transformers.compare import Trial, sweep
 from rsoftmax.attention.transformers.measure import attention_maps, sparsity
 from rsoftmax.attention.transformers.saving import install
 from rsoftmax.attention.transformers.sparsify import Calibration, calibrate
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 __all__ = [
     "Calibration",
@@ -53,6 +53,6 @@ __all__ = [
     "sweep",
 ]
 
-for _name in ROW_MAPPINGS:
+for _name in MAPPINGS:
     register(_name)
 install()

@@ -37,7 +37,7 @@ from rsoftmax.attention.transformers.parameters import (
 )
 from rsoftmax.attention.transformers.probe import refusal, refuse_dense
 from rsoftmax.attention.transformers.saving import remember
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 
 def set_attention(
@@ -356,10 +356,10 @@ def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedMo
 
 
 def _check_call(mapping: str, learnable: bool, edge: float | None, given: dict[str, HeadValues]) -> HeadValues | None:
-    if mapping not in ROW_MAPPINGS:
-        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(ROW_MAPPINGS)}")
+    if mapping not in MAPPINGS:
+        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
     register(mapping)  # it may have been added to the table after this package was imported
-    row = ROW_MAPPINGS[mapping]
+    row = MAPPINGS[mapping]
     ignored = [option.name for option in row.options if option.name in given]
     if ignored:
         raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")

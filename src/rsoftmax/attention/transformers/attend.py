@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rsoftmax.attention.functional import attention_weights, sparse_attention
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.parameters import parameter_of
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 BLOCK = 1 << 24  # weights that are observed at a time
 
@@ -147,7 +147,7 @@ def _refuse_unsupported(mapping: str, module: nn.Module, options: dict[str, Any]
 
 
 def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
-    parameter = ROW_MAPPINGS[mapping].parameter
+    parameter = MAPPINGS[mapping].parameter
     if parameter is None:
         return {}
     held = parameter_of(module)

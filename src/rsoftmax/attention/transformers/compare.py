@@ -19,7 +19,7 @@ from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import pretrained_model, set_attention
 from rsoftmax.attention.transformers.measure import evaluating, zeros_of
 from rsoftmax.attention.transformers.parameters import attach, parameter_of
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 Batch = Mapping[str, Any]
 Tick = Callable[[], object]  # called after each forward pass
@@ -302,7 +302,7 @@ def step_of(batches: list[Batch]) -> int:
 def _dense_implementation(host: PreTrainedModel) -> Any:
     """The attention that the sparse model is compared with: the model's own, or softmax if it is sparse already."""
     chosen = adapter.implementations(host.config)
-    return "softmax" if isinstance(chosen, str) and chosen in ROW_MAPPINGS else chosen
+    return "softmax" if isinstance(chosen, str) and chosen in MAPPINGS else chosen
 
 
 @contextmanager

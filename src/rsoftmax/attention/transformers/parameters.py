@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from rsoftmax._rows import Parameter, inside_domain
-from rsoftmax._tensors import Value, in_memory
+from rsoftmax._rows import ParamSpec, inside_domain
+from rsoftmax._tensors import Value, is_eager_cpu
 from rsoftmax.attention.layers import log_scale
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.mappings import MAPPINGS
@@ -65,7 +65,7 @@ class HeadParameter(nn.Module):
         return self.mapping.mapping.name
 
     @property
-    def parameter(self) -> Parameter:
+    def parameter(self) -> ParamSpec:
         """The mapping's parameter: its letter and its domain."""
         parameter = self.mapping.mapping.parameter
         assert parameter is not None
@@ -104,7 +104,7 @@ class HeadParameter(nn.Module):
         if self.missing is not None and self.stored.isnan().any():
             raise ValueError(self.missing)
         values = self.values
-        if self.learnable or not in_memory(values):
+        if self.learnable or not is_eager_cpu(values):
             return values
         first, *others = values.tolist()
         if others.count(first) < len(others):
@@ -180,7 +180,7 @@ def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[He
     return [HeadParameter(name, row, learnable, edge, (calibration or {}).get("max_length"), scale) for row in rows]
 
 
-def per_head(value: HeadValues, parameter: Parameter, heads: Sequence[int], caller: str) -> list[Tensor]:
+def per_head(value: HeadValues, parameter: ParamSpec, heads: Sequence[int], caller: str) -> list[Tensor]:
     """The value of every head, one tensor per layer; ``heads`` counts each layer's heads."""
     rows = _per_layer(value, parameter, len(heads), caller)
     if len(rows) == len(heads) and all(row.shape in ((), (size,)) for row, size in zip(rows, heads, strict=True)):
@@ -211,7 +211,7 @@ def _head_count(name: str, module: nn.Module) -> int:
     return count
 
 
-def _per_layer(value: HeadValues, parameter: Parameter, count: int, caller: str) -> list[Tensor]:
+def _per_layer(value: HeadValues, parameter: ParamSpec, count: int, caller: str) -> list[Tensor]:
     """The given values, one tensor per layer; raises unless they are numbers in the parameter's domain."""
     single = isinstance(value, Real) or (isinstance(value, Tensor) and value.dim() == 0)
     try:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from rsoftmax._rows import Parameter
+from rsoftmax._rows import ParamSpec
 from rsoftmax._transformers import ENTRY
 from rsoftmax.attention.layers import NEUTRAL_SCALE
 from rsoftmax.attention.transformers import adapter
@@ -41,7 +41,7 @@ from rsoftmax.attention.transformers.parameters import (
     to_json,
 )
 from rsoftmax.attention.transformers.probe import refuse_dense
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 
 """The entry of a configuration that holds the arguments of :func:`set_attention`."""
 
@@ -137,7 +137,7 @@ def _choose_mapping(config: PreTrainedConfig, name: str | None) -> str | None:
 
 def _add_parameters(model: PreTrainedModel) -> None:
     """Give a model under construction the parameters named in its configuration."""
-    if adapter.implementation(model.config) in ROW_MAPPINGS:
+    if adapter.implementation(model.config) in MAPPINGS:
         refuse_dense(model)
         adapter.note_mask_support(model)
         _attach_parameters(model)
@@ -157,7 +157,7 @@ def _attach_parameters(model: PreTrainedModel) -> None:
             attach(module, held)
 
 
-def _build(config: PreTrainedConfig, parameter: Parameter, heads: list[int]) -> list[HeadParameter]:
+def _build(config: PreTrainedConfig, parameter: ParamSpec, heads: list[int]) -> list[HeadParameter]:
     """The parameter of each attention module.
 
     A part of a larger model may have no values, or a table that is meant for the whole. Its parameters are then NaN
@@ -190,7 +190,7 @@ def _initial(held: HeadParameter) -> Tensor:
     return held.initial
 
 
-def _read_entry(config: PreTrainedConfig, parameter: Parameter) -> Setting:
+def _read_entry(config: PreTrainedConfig, parameter: ParamSpec) -> Setting:
     """The arguments of :func:`set_attention` in a configuration; raises if they have wrong types."""
     entry: dict[str, Any] = getattr(config, ENTRY)
     setting = Setting(entry.get(parameter.name), **{name: entry[name] for name in TYPES if name in entry})
@@ -224,7 +224,7 @@ def _mappings_in(chosen: Implementation) -> set[str]:
     """The mappings among the implementations of a model and its parts."""
     if isinstance(chosen, dict):
         return {name for part in chosen.values() for name in _mappings_in(part)}
-    return {name for name in ROW_MAPPINGS if name == chosen}
+    return {name for name in MAPPINGS if name == chosen}
 
 
 def _is_as_saved(config: PreTrainedConfig) -> bool:
@@ -232,7 +232,7 @@ def _is_as_saved(config: PreTrainedConfig) -> bool:
     return bool(getattr(config, ENTRY, {}).get("mapping") == adapter.implementations(config))
 
 
-def _parameter(config: PreTrainedConfig) -> Parameter | None:
+def _parameter(config: PreTrainedConfig) -> ParamSpec | None:
     """The parameter of the mapping that a configuration selects."""
-    row = ROW_MAPPINGS.get(adapter.implementation(config) or "")
+    row = MAPPINGS.get(adapter.implementation(config) or "")
     return row.parameter if row else None

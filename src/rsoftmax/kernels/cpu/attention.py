@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, get_num_threads
 
-from rsoftmax._tensors import in_memory
+from rsoftmax._tensors import is_eager_cpu
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import DTYPES, OPERATIONS, STATE
 
@@ -25,7 +25,7 @@ def has(name: str, dtype: torch.dtype) -> bool:
 def takes(call: "Call") -> bool:
     """Whether the kernel can compute the call: not in float64, not for empty tensors, not on other devices."""
     tensors = call.given
-    return has(call.mapping, call.q.dtype) and in_memory(*tensors) and all(tensor.numel() for tensor in tensors)
+    return has(call.mapping, call.q.dtype) and is_eager_cpu(*tensors) and all(tensor.numel() for tensor in tensors)
 
 
 def new_state(q: Tensor, keep_state: bool) -> Tensor:

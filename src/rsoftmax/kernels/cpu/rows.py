@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, get_num_threads
 
-from rsoftmax._tensors import Value, in_memory
+from rsoftmax._tensors import Value, is_eager_cpu
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import ABSENT, DTYPES, LEVEL, OPERATIONS, STATE
 
@@ -26,7 +26,7 @@ def has(name: str, dtype: torch.dtype) -> bool:
 
 def takes(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether the kernels can map these rows; warns once if there are none."""
-    if not (in_memory(x, value) if isinstance(value, Tensor) else in_memory(x)):
+    if not (is_eager_cpu(x, value) if isinstance(value, Tensor) else is_eager_cpu(x)):
         return False
     if not LEVEL:
         _warn_once()

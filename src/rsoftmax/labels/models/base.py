@@ -13,7 +13,7 @@ from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
 
-__all__ = ["LabelNetwork", "Labeller", "indicator"]
+__all__ = ["BaseLabelModel", "LabelNetwork", "indicator"]
 
 Labels = Sequence[Collection[str]] | Tensor
 """The names of the labels of each item, or a matrix [items, K] of 0 and 1, NaN where a label is unknown."""
@@ -62,7 +62,7 @@ class LabelNetwork(nn.Module):
         return self.head.scores(self.hidden(x))
 
 
-class Labeller(ABC):
+class BaseLabelModel(ABC):
     """Predicts labels by name from the :class:`Output` of items. Subclasses implement the abstract methods."""
 
     network: LabelNetwork
@@ -193,7 +193,7 @@ class Labeller(ABC):
 
 
 def hold_out(items: Sequence[Any], truth: Tensor, level: dict[str, Any], seed: int) -> tuple[Part, Part | None]:
-    """Items to train on, and a fifth for :meth:`Labeller.guarantee` if a level is given.
+    """Items to train on, and a fifth for :meth:`BaseLabelModel.guarantee` if a level is given.
 
     Raises ValueError at once if the fifth could not guarantee the level even with perfect scores.
     """

@@ -19,7 +19,15 @@ from rsoftmax._transformers import ENTRY, max_positions, quiet
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.head import choose
 from rsoftmax.labels.models import finetuning as training
-from rsoftmax.labels.models.base import Labeller, LabelNetwork, Labels, check_lengths, check_names, hold_out, indicator
+from rsoftmax.labels.models.base import (
+    BaseLabelModel,
+    LabelNetwork,
+    Labels,
+    check_lengths,
+    check_names,
+    hold_out,
+    indicator,
+)
 from rsoftmax.labels.models.card import count_of, model_card
 from rsoftmax.labels.models.folders import CARD, LABELS, SETTINGS, WEIGHTS, read, read_settings, write
 from rsoftmax.labels.models.inputs import (
@@ -121,7 +129,7 @@ class LabelOutput(ModelOutput):
     p: Tensor | None = None
 
 
-class LabelModel(Labeller, PreTrainedModel):
+class LabelModel(BaseLabelModel, PreTrainedModel):
     """An encoder of texts or images with a :class:`rsoftmax.labels.MultiLabelHead`.
 
     Created by :meth:`from_encoder` or :meth:`from_pretrained`, and saved by :meth:`save_pretrained` as one folder with

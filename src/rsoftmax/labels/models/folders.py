@@ -27,7 +27,7 @@ except ImportError:  # Windows has no flock: there, two programs must not save t
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.models.base import Labeller
+    from rsoftmax.labels.models.base import BaseLabelModel
 
 __all__ = [
     "CARD",
@@ -60,10 +60,10 @@ UNFINISHED = ".rsoftmax-unfinished-"
 LEFTOVER = re.compile(rf"{re.escape(UNFINISHED)}[0-9a-f]{{32}}")
 
 
-def load(folder: Path) -> "Labeller":
+def load(folder: Path) -> "BaseLabelModel":
     """Load a saved model of any kind."""
     module, name, method = KINDS[read_settings(folder)["model_type"]]
-    model: Labeller = getattr(getattr(import_module(module), name), method)(folder)
+    model: BaseLabelModel = getattr(getattr(import_module(module), name), method)(folder)
     return model
 
 

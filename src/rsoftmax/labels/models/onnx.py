@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.labels.models.base import Labeller
+from rsoftmax.labels.models.base import BaseLabelModel
 from rsoftmax.labels.models.folders import replacing
 
 try:
@@ -30,7 +30,7 @@ TOLERANCE = 1e-3  # between the marginals of torch and of ONNX Runtime
 class _Answers(nn.Module):
     """Marginals and labels from tensors in the order of ``names``."""
 
-    def __init__(self, model: Labeller, names: Sequence[str]) -> None:
+    def __init__(self, model: BaseLabelModel, names: Sequence[str]) -> None:
         super().__init__()
         self.model, self.names = model, list(names)
 
@@ -39,7 +39,7 @@ class _Answers(nn.Module):
         return output.marginals, output.p > 0
 
 
-def export(model: Labeller, path: Path) -> None:
+def export(model: BaseLabelModel, path: Path) -> None:
     """Export a label model, and check that ONNX Runtime predicts what torch predicts before the file appears.
 
     Args:
@@ -70,7 +70,7 @@ def export(model: Labeller, path: Path) -> None:
         _check(answers, inputs, unfinished)
 
 
-def _metadata(model: Labeller) -> dict[str, str]:
+def _metadata(model: BaseLabelModel) -> dict[str, str]:
     entries = {"labels": model.names, **model.about()}
     return {name: json.dumps(value, ensure_ascii=False) for name, value in entries.items()}
 

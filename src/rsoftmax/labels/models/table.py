@@ -14,7 +14,15 @@ from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import check_mergeable, merge, training_rows
 from rsoftmax.labels.estimators.features import Preprocessing
-from rsoftmax.labels.models.base import Labeller, LabelNetwork, Labels, check_lengths, check_names, hold_out, indicator
+from rsoftmax.labels.models.base import (
+    BaseLabelModel,
+    LabelNetwork,
+    Labels,
+    check_lengths,
+    check_names,
+    hold_out,
+    indicator,
+)
 from rsoftmax.labels.models.card import count_of, model_card, printable
 from rsoftmax.labels.models.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_settings, write
 from rsoftmax.labels.rules import Output
@@ -30,7 +38,7 @@ model.predict([[{row}]])"""
 SAVED = ("labels", "features", "quantiles", "hidden", "head", "columns", "evaluation")
 
 
-class TableModel(Labeller, nn.Module):
+class TableModel(BaseLabelModel, nn.Module):
     """A trained multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax.attention.transformers.api import SHAPES
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 from rsoftmax_lab.experiments.glue.data import HUB, TASKS
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
@@ -75,7 +75,7 @@ class Run(BaseRun):
     def __post_init__(self) -> None:
         for what, value, known in (
             ("task", self.task, TASKS),
-            ("mapping", self.mapping, ROW_MAPPINGS),
+            ("mapping", self.mapping, MAPPINGS),
             ("schedule", self.schedule, (*SHAPES, EDGE)),
         ):
             if value not in known:
@@ -152,9 +152,9 @@ def takes(mapping: str, name: str) -> bool:
         >>> takes("r_softmax", "r"), takes("r_softmax", "edge"), takes("sparsemax", "edge")
         (True, True, False)
     """
-    if mapping not in ROW_MAPPINGS:
+    if mapping not in MAPPINGS:
         return False
-    one = ROW_MAPPINGS[mapping]
+    one = MAPPINGS[mapping]
     return name in (one.parameter and one.parameter.name, *(option.name for option in one.options))
 
 

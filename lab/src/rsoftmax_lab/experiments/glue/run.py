@@ -22,7 +22,7 @@ from transformers import (
 import rsoftmax
 from rsoftmax._transformers import quiet
 from rsoftmax.attention.transformers import SparsitySchedule, set_attention, sparsity
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.glue import data as glue_data
 from rsoftmax_lab.experiments.glue.data import TASKS, Example, Examples
@@ -127,7 +127,7 @@ def _network(model: str, run: Run) -> PreTrainedModel:
     network: PreTrainedModel = AutoModelForSequenceClassification.from_pretrained(
         model, num_labels=len(TASKS[run.task].labels), use_safetensors=True, trust_remote_code=False
     )
-    parameter = ROW_MAPPINGS[run.mapping].parameter
+    parameter = MAPPINGS[run.mapping].parameter
     value = getattr(run, parameter.name, None) if parameter else None
     given: dict[str, Any] = {} if parameter is None else {parameter.name: parameter.example if value is None else value}
     set_attention(network, run.mapping, edge=run.edge, **given)

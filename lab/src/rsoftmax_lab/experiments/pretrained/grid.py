@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rsoftmax.registry import ROW_MAPPINGS
+from rsoftmax.registry import MAPPINGS
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun
 
@@ -68,8 +68,8 @@ def arguments(words: str) -> dict[str, Any]:
         {'mapping': 't_softmax', 't': 6.0, 'edge': 0.0}
     """
     mapping, *given = words.split()
-    if mapping not in ROW_MAPPINGS:
-        raise ValueError(f"setting: there is no mapping {mapping!r}; use one of {', '.join(ROW_MAPPINGS)}")
+    if mapping not in MAPPINGS:
+        raise ValueError(f"setting: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
     try:
         return {"mapping": mapping, **{name: float(value) for name, value in (word.split("=") for word in given)}}
     except ValueError:
