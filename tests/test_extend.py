@@ -20,7 +20,7 @@ from rsoftmax import MAPPINGS, MODULES, MappingSpec
 from rsoftmax._rows import ParamSpec, over_rows
 from rsoftmax._tensors import mask_to_neg_inf
 from rsoftmax.attention import sparse_attention
-from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import MultiLabelHead
 from rsoftmax.nn import MappingModule
 from rsoftmax.registry import POSITIVE, letters, register_mapping
@@ -120,7 +120,7 @@ def test_a_hugging_face_model_that_was_imported_before() -> None:
     set_attention(model, "cool_softmax", b=1.0)
     assert_close(model(**tokens).last_hidden_state, dense)
     set_attention(model, "cool_softmax", b=[1.0, 3.0], learnable=True)
-    assert_close(parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
+    assert_close(head_parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
     model(**tokens).last_hidden_state[0, 0, 0].backward()
     learned = [p.grad for name, p in model.named_parameters() if name.endswith("free")]
     assert len(learned) == 2

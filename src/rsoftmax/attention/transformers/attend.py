@@ -23,18 +23,18 @@ class Observed(NamedTuple):
 
     Attributes:
         module: the calling attention module.
-        weights: ``[batch, heads, rows, keys]``.
-        kept: the mask as booleans, broadcastable to the weights; None if nothing is masked.
-        rows: the indices of the queries.
-        queries: how many queries the call has.
+        weights: ``[batch, heads, queries, keys]``.
+        mask: True = keep, broadcastable to the weights; None if nothing is masked.
+        queries: the indices of the queries.
+        query_count: how many queries the call has.
         value: ``[batch, key heads, keys, width]``.
     """
 
     module: nn.Module
     weights: Tensor
-    kept: Tensor | None
-    rows: Tensor
-    queries: int
+    mask: Tensor | None
+    queries: Tensor
+    query_count: int
     value: Tensor
 
 
@@ -42,22 +42,22 @@ class Observer(NamedTuple):
     """Receives the weights of attention calls.
 
     Attributes:
-        see: called with blocks of the weights of each call; None observes no weights.
+        observe: called with blocks of the weights of each call; None observes no weights.
         step: observe every ``step``-th query.
-        tap: replaces the output ``[batch, heads, queries, width]`` of each call.
+        replace: replaces the output ``[batch, heads, queries, width]`` of each call.
     """
 
-    see: Callable[[Observed], None] | None
+    observe: Callable[[Observed], None] | None
     step: int = 1
-    tap: Callable[[nn.Module, Tensor], Tensor] | None = None
+    replace: Callable[[nn.Module, Tensor], Tensor] | None = None
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
 
 
-def register(name: str) -> None:
+def register(mapping: str) -> None:
     """Register a mapping with transformers under its own name; idempotent."""
-    adapter.register(name, partial(attend, name))
+    adapter.register(mapping, partial(attend, mapping))
 
 
 def attend(
@@ -78,7 +78,7 @@ def attend(
 
     Args:
         mapping: the mapping's name.
-        module: the calling attention module, which holds the mapping's parameter.
+        module: the calling attention module, with the mapping's parameter.
         query: ``[batch, heads, queries, width]``.
         key: ``[batch, key heads, keys, width]``; each key head serves a group of query heads.
         value: like ``key``.
@@ -92,18 +92,31 @@ def attend(
     Returns:
         The output ``[batch, queries, heads, width]``, and the weights if requested.
     """
-    _refuse_unsupported(mapping, module, options)
+    if refused := [name for name in adapter.UNSUPPORTED if options.get(name) is not None]:
+        raise ValueError(
+            f"{mapping} attention does not support {refused[0]!r}, which {type(module).__name__} passes;"
+            " use the model's own attention: model.set_attn_implementation('eager')"
+        )
     causal = attention_mask is None and adapter.is_causal(module, is_causal, query.shape[2])
-    mask = _add_bias(_crop(attention_mask, key.shape[2]), position_bias)
-    query, scale = _scale(mapping, module, query, scaling)
-    given = {"scale": scale, "enable_gqa": True, "mapping": mapping, **_parameter(mapping, module, key.shape[2])}
-    output = sparse_attention(query, key, value, mask, dropout, causal, **given)
-    for observer in _current_observers():
-        _show(observer, module, query, key, value, mask, causal, given)
-        output = observer.tap(module, output) if observer.tap else output
+    mask = _add_bias(_neg_inf_where_masked(attention_mask, key.shape[2]), position_bias)
+    setting: dict[str, Any] = {"scale": scaling, "enable_gqa": True, "mapping": mapping}
+    setting |= _parameter(mapping, module, key.shape[2])
+    own = parameter_of(module)
+    if own is not None and own.name == mapping and own.log_scale is not None:  # the mapping that is in use now
+        usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
+        query = (query * (usual * own.log_scale)[:, None, None]).to(query.dtype)
+        setting |= {"scale": None, "log_n_scale": True}
+    output = sparse_attention(query, key, value, mask, dropout, causal, **setting)
+    for observer in () if torch.compiler.is_compiling() else _observers.get():  # Dynamo cannot trace a ContextVar
+        for queries in _query_blocks(query, key, observer.step) if observer.observe else ():
+            part = _mask_of(mask, causal, queries, key.shape[2])
+            weights = attention_weights(query[:, :, queries], key, part, **setting)
+            keep = part if part is None or part.dtype == torch.bool else part != -math.inf
+            observer.observe(Observed(module, weights, keep, queries, query.shape[2], value))  # type: ignore[misc]
+        output = observer.replace(module, output) if observer.replace else output
     wanted = adapter.weights_wanted(options)
-    weights = attention_weights(query, key, mask, causal, **given) if wanted else None
-    return output.transpose(1, 2).contiguous(), weights
+    weights_or_none = attention_weights(query, key, mask, causal, **setting) if wanted else None
+    return output.transpose(1, 2).contiguous(), weights_or_none
 
 
 @contextmanager
@@ -116,66 +129,27 @@ def observing(observer: Observer) -> Iterator[None]:
         _observers.reset(token)
 
 
-def _show(
-    observer: Observer,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    given: dict[str, Any],
-) -> None:
-    """Call an observer with the weights of a call, in blocks of queries."""
-    for rows in _row_blocks(query, key, observer.step) if observer.see else ():
-        kept = _rows_of(mask, causal, rows, key.shape[2])
-        weights = attention_weights(query[:, :, rows], key, kept, **given)
-        observer.see(Observed(module, weights, _kept(kept), rows, query.shape[2], value))  # type: ignore[misc]
-
-
-def _current_observers() -> tuple[Observer, ...]:
-    return () if torch.compiler.is_compiling() else _observers.get()  # Dynamo cannot trace a ContextVar
-
-
-def _refuse_unsupported(mapping: str, module: nn.Module, options: dict[str, Any]) -> None:
-    for name in adapter.UNSUPPORTED:
-        if options.get(name) is not None:
-            raise ValueError(
-                f"{mapping} attention does not support {name!r}, which {type(module).__name__} passes;"
-                " use the model's own attention: model.set_attn_implementation('eager')"
-            )
-
-
 def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
-    parameter = MAPPINGS[mapping].parameter
+    """The parameter of the mapping and its options, as arguments of :func:`sparse_attention`."""
+    parameter, own = MAPPINGS[mapping].parameter, parameter_of(module)
     if parameter is None:
         return {}
-    held = parameter_of(module)
-    if held is None or held.name != mapping:
-        letter = parameter.name
+    if own is None or own.name != mapping:
+        name = parameter.name
         raise ValueError(
-            f"{type(module).__name__} has no {letter}: attn_implementation={mapping!r} alone does not set it;"
-            f" call set_attention(model, {mapping!r}, {letter}=...)"
+            f"{type(module).__name__} has no {name}: attn_implementation={mapping!r} alone does not set it;"
+            f" call set_attention(model, {mapping!r}, {name}=...)"
         )
-    held.check_length(keys)
-    return {parameter.name: held.loaded_value(), **held.options}
+    own.check_length(keys)
+    return {parameter.name: own.loaded_value(), **own.options}
 
 
-def _scale(mapping: str, module: nn.Module, query: Tensor, scaling: float | None) -> tuple[Tensor, float | str | None]:
-    """The query and the scale; with ``scale="log n"`` the factors of the heads are multiplied into the query."""
-    held = parameter_of(module)
-    if held is None or held.log_scale is None or held.name != mapping:  # a mapping that is not in use now
-        return query, scaling
-    usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
-    return (query * (usual * held.log_scale)[:, None, None]).to(query.dtype), "log n"
-
-
-def _crop(mask: Tensor | None, keys: int) -> Tensor | None:
-    """The mask of the first ``keys`` keys. Large negative biases become ``-inf``: the key is removed."""
+def _neg_inf_where_masked(mask: Tensor | None, keys: int) -> Tensor | None:
+    """The mask of the first ``keys`` keys. Large negative biases become ``-inf``: the key is masked."""
     if mask is None or mask.dtype == torch.bool:
         return mask if mask is None else mask[..., :keys]
     mask = mask[..., :keys]
-    return mask.masked_fill(mask <= adapter.HIDDEN, -math.inf)
+    return mask.masked_fill(mask <= adapter.MASKED, -math.inf)
 
 
 def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -184,22 +158,19 @@ def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
     return bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
 
 
-def _row_blocks(query: Tensor, key: Tensor, step: int) -> Iterator[Tensor]:
+def _query_blocks(query: Tensor, key: Tensor, step: int) -> Iterator[Tensor]:
     """The indices of every ``step``-th query, in blocks whose weights fit in memory."""
-    rows = torch.arange(step - 1, query.shape[2], step, device=query.device)  # the last query of each step sees most
+    count = query.shape[2]
+    first, step = (step - 1, step) if count >= step else (0, 1)  # the last query of each step sees most
     size = max(BLOCK // max(query.shape[0] * query.shape[1] * key.shape[2], 1), 1)
-    yield from (rows if len(rows) else torch.arange(query.shape[2], device=query.device)).split(size)
+    yield from torch.arange(first, count, step, device=query.device).split(size)
 
 
-def _rows_of(mask: Tensor | None, causal: bool, rows: Tensor, keys: int) -> Tensor | None:
+def _mask_of(mask: Tensor | None, causal: bool, queries: Tensor, keys: int) -> Tensor | None:
     """The mask of some queries, which includes the causal one."""
     if mask is not None and mask.shape[-2] > 1:
-        mask = mask[..., rows, :]
+        mask = mask[..., queries, :]
     if not causal:
         return mask
-    seen = torch.arange(keys, device=rows.device) <= rows[:, None]
-    return seen if mask is None else _add_bias(seen, mask)
-
-
-def _kept(mask: Tensor | None) -> Tensor | None:
-    return mask if mask is None or mask.dtype == torch.bool else mask != -math.inf
+    visible = torch.arange(keys, device=queries.device) <= queries[:, None]
+    return visible if mask is None else _add_bias(visible, mask)
