@@ -16,8 +16,8 @@ from torch.testing import assert_close
 import rsoftmax
 from rsoftmax import MAPPINGS, kernels
 from rsoftmax.attention import plan
-from rsoftmax.kernels.attention_args import AttentionArgs
 from rsoftmax.kernels import cpu
+from rsoftmax.kernels.attention_args import AttentionArgs
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 from transformers_models import LAYERS, LONG, SHORT, WORDS, batch_for, built, clip, every_model, output
 
-from rsoftmax.attention.transformers import attention_maps, attention_layers, head_parameters, set_attention, sparsity
+from rsoftmax.attention.transformers import attention_layers, attention_maps, head_parameters, set_attention, sparsity
 from rsoftmax.attention.transformers.attend import Observer, observing
 
 

@@ -33,8 +33,8 @@ from transformers_models import (
 from rsoftmax.attention.functional import sparse_attention
 from rsoftmax.attention.transformers import (
     attend,
-    attention_maps,
     attention_layers,
+    attention_maps,
     head_parameters,
     set_attention,
     set_head_parameters,
@@ -332,9 +332,9 @@ def test_a_rate_that_changes_between_forward_and_backward_gives_no_other_gradien
 
 @pytest.mark.process
 def test_the_error_without_transformers_says_what_to_install() -> None:
-    program = "import sys; sys.modules['transformers'] = None; import rsoftmax.attention.transformers"
+    program = "import sys; sys.modules['transformers'] = None; from rsoftmax.attention import sparsity"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "rsoftmax.attention.transformers needs transformers: pip install 'rsoftmax[attention]'" in found.stderr
+    assert "rsoftmax.attention.sparsity needs transformers: pip install 'rsoftmax[attention]'" in found.stderr
 
 
 def windowed() -> Any:

@@ -49,7 +49,9 @@ def test_a_model_of_which_one_part_would_stay_dense_is_refused(name: str) -> Non
 def test_a_model_of_several_parts_is_sparse_in_all_of_them(name: str) -> None:
     model = COMPOSED[name]()
     set_attention(model, "sparsemax")
-    assert {module.config._attn_implementation for module in map(model.get_submodule, attention_layers(model))} == {"sparsemax"}
+    assert {module.config._attn_implementation for module in map(model.get_submodule, attention_layers(model))} == {
+        "sparsemax"
+    }
 
 
 class HandAttention(nn.Module):

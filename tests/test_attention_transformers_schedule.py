@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset
 from transformers_models import HEADS, LAYERS, bert
 
-from rsoftmax.attention.transformers import SparsitySchedule, parameter_groups, head_parameters, set_attention
+from rsoftmax.attention.transformers import SparsitySchedule, head_parameters, parameter_groups, set_attention
 
 
 class Sentences(Dataset[dict[str, Any]]):

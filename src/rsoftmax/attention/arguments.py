@@ -24,9 +24,7 @@ class Sizes(NamedTuple):
 
 def prepare(
     caller: str,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor],
     attn_mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
@@ -36,13 +34,9 @@ def prepare(
     mapping: str,
     parameter: dict[str, Value],
 ) -> tuple[AttentionArgs, tuple[int, ...]]:
-    """Check the arguments of :func:`rsoftmax.attention.sparse_attention`; ``caller`` is the prefix of error messages.
-
-    Returns:
-        The arguments, and the shape [..., Hq, Q] of the result without its features.
-    """
+    """The arguments of :func:`rsoftmax.attention.sparse_attention`, and the shape [..., Hq, Q] of its result."""
     setting, options = _check_mapping(caller, mapping, parameter)
-    query, key, value = _check_dtypes(caller, query, key, value)
+    query, key, value = _check_dtypes(caller, *tensors)
     has_heads = max(query.dim(), key.dim(), value.dim()) > 2
     query, key, value = _align(caller, query, key, value, enable_gqa)
     shape = tuple(query.shape[:-1]) if has_heads else (query.shape[-2],)

@@ -74,19 +74,9 @@ def sparse_attention(
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
+    tensors = (query, key, value)
     args, shape = prepare(
-        "sparse_attention",
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        log_n_scale,
-        mapping,
-        parameter,
+        "sparse_attention", tensors, attn_mask, dropout_p, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter
     )
     with without_autocast(query):
         if in_graph() and graph_op.supports(query.device):
@@ -115,13 +105,7 @@ def attention_weights(
     Args:
         query: [..., Hq, Q, D].
         key: [..., H, L, D].
-        attn_mask: as in :func:`sparse_attention`.
-        is_causal: as in :func:`sparse_attention`.
-        scale: as in :func:`sparse_attention`.
-        enable_gqa: as in :func:`sparse_attention`.
-        log_n_scale: as in :func:`sparse_attention`.
-        mapping: as in :func:`sparse_attention`.
-        parameter: as in :func:`sparse_attention`.
+        attn_mask, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter: as in :func:`sparse_attention`.
 
     Returns:
         [..., Hq, Q, L], in the dtype of ``query``; each row sums to one.
@@ -132,19 +116,9 @@ def attention_weights(
         >>> (attention_weights(q, k, r=0.4) == 0).sum(-1).unique()
         tensor([2])
     """
+    tensors = (query, key, key)
     args, shape = prepare(
-        "attention_weights",
-        query,
-        key,
-        key,
-        attn_mask,
-        0.0,
-        is_causal,
-        scale,
-        enable_gqa,
-        log_n_scale,
-        mapping,
-        parameter,
+        "attention_weights", tensors, attn_mask, 0.0, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter
     )
     with without_autocast(query):
         p = reference.weights(reference.separate_non_finite(args.wide())[0])

@@ -125,7 +125,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif not first:  # one tensor stays one tensor
             same = query is key is value
-            query, key, value = [query.transpose(0, 1)] * 3 if same else [x.transpose(0, 1) for x in (query, key, value)]
+            query, key, value = (
+                [query.transpose(0, 1)] * 3 if same else [x.transpose(0, 1) for x in (query, key, value)]
+            )
         q, k, v = self._project(query, key, value)
         q = q if self.log_scale is None else q * self.log_scale[:, None, None].to(q.dtype)
         is_causal = is_causal and not self._appended  # the flag would remove appended keys

@@ -115,16 +115,13 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def dense_attention(model: nn.Module) -> set[str]:
     """The classes of modules that compute their own attention weights, judged by the names in their code."""
-    return {type(module).__name__ for module in model.modules() if _computes_weights(module)}
-
-
-def _computes_weights(module: nn.Module) -> bool:
-    if isinstance(module, nn.MultiheadAttention):
-        return True
-    if type(module).__module__.startswith("torch.") or uses_interface(module):
-        return False
-    is_attention = re.search("Attention|Attn", type(module).__name__)
-    return bool(_names_in_code(type(module)) & (HANDWRITTEN_ATTENTION if is_attention else FUSED_ATTENTION))
+    kinds = {type(module) for module in model.modules() if not uses_interface(module)}
+    dense = {kind.__name__ for kind in kinds if issubclass(kind, nn.MultiheadAttention)}
+    for kind in kinds:
+        names = HANDWRITTEN_ATTENTION if re.search("Attention|Attn", kind.__name__) else FUSED_ATTENTION
+        if names & _names_in_code(kind) and not kind.__module__.startswith("torch."):
+            dense.add(kind.__name__)
+    return dense
 
 
 def uses_interface(module: nn.Module) -> bool:

@@ -1,7 +1,6 @@
 """Set, change and show the mapping of a model's attention and its parameter."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Self
@@ -9,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.attend import register
@@ -251,7 +250,7 @@ class SparsitySchedule(TrainerCallback):
 
     Args:
         r: the final rate: a number, one per layer, or a table ``[layers, heads]``.
-        shape: "linear", as in the paper, "cosine", or "constant"; see :mod:`rsoftmax.schedules`.
+        shape: "linear", as in the paper, "cosine", slow at both ends, or "constant".
 
     Example:
         >>> schedule = SparsitySchedule(0.15, shape="linear")
@@ -270,9 +269,7 @@ class SparsitySchedule(TrainerCallback):
         if not ((self.r >= 0) & (self.r <= 1)).all():
             raise ValueError(f"SparsitySchedule: r must be in [0, 1], got {r!r}")
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Check the final rate against the model before training."""
         host = pretrained_model(kwargs["model"])
         if (used := adapter.implementation(host.config)) != "r_softmax":
@@ -283,28 +280,29 @@ class SparsitySchedule(TrainerCallback):
         set_head_parameters(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the rate of this step."""
         done = min((state.global_step + 1) / max(state.max_steps, 1), 1.0)
         set_head_parameters(kwargs["model"], self.r * self.shape(done))
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Add the rate to the log and to the latest row of the history."""
         kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = head_parameters(kwargs["model"]).mean()
 
 
 def pretrained_model(module: nn.Module) -> PreTrainedModel:
     """The Transformers model that a module is, or contains."""
-    models = dict(_outermost(module, ""))
+    models: dict[str, PreTrainedModel] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, PreTrainedModel) and not any(not other or name.startswith(f"{other}.") for other in models):
+            models[name] = part
     if len(models) == 1:
         return next(iter(models.values()))
     kind = type(module).__name__
     if not models:
         raise TypeError(
             f"set_attention: {kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
-            " rsoftmax.attention.replace_attention, for calls of F.scaled_dot_product_attention rsoftmax.attention.sparse_sdpa"
+            " replace_attention, for calls of F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
     raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
 
@@ -320,11 +318,3 @@ def own_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
             " call set_attention(model, 'r_softmax', r=...) first"
         )
     return own
-
-
-def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedModel]]:
-    if isinstance(module, PreTrainedModel):
-        yield name, module
-    else:
-        for part, child in module.named_children():
-            yield from _outermost(child, f"{name}.{part}" if name else part)

@@ -19,37 +19,22 @@ BLOCK = 1 << 24  # weights that are observed at a time
 
 
 class Observed(NamedTuple):
-    """The attention weights of some queries of one call.
+    """The attention weights of some queries of one call."""
 
-    Attributes:
-        module: the calling attention module.
-        weights: ``[batch, heads, queries, keys]``.
-        mask: True = keep, broadcastable to the weights; None if nothing is masked.
-        queries: the indices of the queries.
-        query_count: how many queries the call has.
-        value: ``[batch, key heads, keys, width]``.
-    """
-
-    module: nn.Module
-    weights: Tensor
-    mask: Tensor | None
-    queries: Tensor
-    query_count: int
-    value: Tensor
+    module: nn.Module  # the calling attention module
+    weights: Tensor  # [batch, heads, queries, keys]
+    mask: Tensor | None  # True = keep, broadcasts to the weights; None: nothing is masked
+    queries: Tensor  # the indices of the queries
+    query_count: int  # of the call
+    value: Tensor  # [batch, key heads, keys, width]
 
 
 class Observer(NamedTuple):
-    """Receives the weights of attention calls.
+    """Receives the weights of attention calls."""
 
-    Attributes:
-        observe: called with blocks of the weights of each call; None observes no weights.
-        step: observe every ``step``-th query.
-        replace: replaces the output ``[batch, heads, queries, width]`` of each call.
-    """
-
-    observe: Callable[[Observed], None] | None
-    step: int = 1
-    replace: Callable[[nn.Module, Tensor], Tensor] | None = None
+    observe: Callable[[Observed], None] | None  # called with blocks of the weights of each call
+    step: int = 1  # observe every step-th query
+    replace: Callable[[nn.Module, Tensor], Tensor] | None = None  # of each output [batch, heads, queries, width]
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
@@ -79,12 +64,9 @@ def attend(
     Args:
         mapping: the mapping's name.
         module: the calling attention module, with the mapping's parameter.
-        query: ``[batch, heads, queries, width]``.
-        key: ``[batch, key heads, keys, width]``; each key head serves a group of query heads.
-        value: like ``key``.
+        query, key, value: ``[batch, heads, length, width]``; each key head serves a group of query heads.
         attention_mask: True = keep, or a bias added to the scores; broadcasts to ``[batch, heads, queries, keys]``.
-        scaling: the factor of the scores; ``1 / sqrt(width)`` by default.
-        dropout: the probability of dropping a weight.
+        scaling, dropout: as in :func:`sparse_attention`.
         is_causal: whether queries see only earlier keys, used without a mask; ``module.is_causal`` by default.
         position_bias: a bias added to the scores.
         options: further arguments of the model's call.
@@ -98,7 +80,10 @@ def attend(
             " use the model's own attention: model.set_attn_implementation('eager')"
         )
     causal = attention_mask is None and adapter.is_causal(module, is_causal, query.shape[2])
-    mask = _add_bias(_neg_inf_where_masked(attention_mask, key.shape[2]), position_bias)
+    mask = None if attention_mask is None else attention_mask[..., : key.shape[2]]
+    if mask is not None and mask.dtype != torch.bool:  # large negative biases mask a key
+        mask = mask.masked_fill(mask <= adapter.MASKED, -math.inf)
+    mask = _add_bias(mask, position_bias)
     setting: dict[str, Any] = {"scale": scaling, "enable_gqa": True, "mapping": mapping}
     setting |= _parameter(mapping, module, key.shape[2])
     own = parameter_of(module)
@@ -108,11 +93,9 @@ def attend(
         setting |= {"scale": None, "log_n_scale": True}
     output = sparse_attention(query, key, value, mask, dropout, causal, **setting)
     for observer in () if torch.compiler.is_compiling() else _observers.get():  # Dynamo cannot trace a ContextVar
-        for queries in _query_blocks(query, key, observer.step) if observer.observe else ():
-            part = _mask_of(mask, causal, queries, key.shape[2])
-            weights = attention_weights(query[:, :, queries], key, part, **setting)
-            keep = part if part is None or part.dtype == torch.bool else part != -math.inf
-            observer.observe(Observed(module, weights, keep, queries, query.shape[2], value))  # type: ignore[misc]
+        if observer.observe is not None:
+            for seen in _observed(module, query, key, value, mask, causal, setting, observer.step):
+                observer.observe(seen)
         output = observer.replace(module, output) if observer.replace else output
     wanted = adapter.weights_wanted(options)
     weights_or_none = attention_weights(query, key, mask, causal, **setting) if wanted else None
@@ -144,33 +127,31 @@ def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
     return {parameter.name: own.loaded_value(), **own.options}
 
 
-def _neg_inf_where_masked(mask: Tensor | None, keys: int) -> Tensor | None:
-    """The mask of the first ``keys`` keys. Large negative biases become ``-inf``: the key is masked."""
-    if mask is None or mask.dtype == torch.bool:
-        return mask if mask is None else mask[..., :keys]
-    mask = mask[..., :keys]
-    return mask.masked_fill(mask <= adapter.MASKED, -math.inf)
-
-
 def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
     if bias is None or mask is None:
         return mask if bias is None else bias
     return bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
 
 
-def _query_blocks(query: Tensor, key: Tensor, step: int) -> Iterator[Tensor]:
-    """The indices of every ``step``-th query, in blocks whose weights fit in memory."""
-    count = query.shape[2]
+def _observed(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    setting: dict[str, Any],
+    step: int,
+) -> Iterator[Observed]:
+    """The weights of every ``step``-th query, in blocks that fit in memory."""
+    count, device = query.shape[2], query.device
     first, step = (step - 1, step) if count >= step else (0, 1)  # the last query of each step sees most
     size = max(BLOCK // max(query.shape[0] * query.shape[1] * key.shape[2], 1), 1)
-    yield from torch.arange(first, count, step, device=query.device).split(size)
-
-
-def _mask_of(mask: Tensor | None, causal: bool, queries: Tensor, keys: int) -> Tensor | None:
-    """The mask of some queries, which includes the causal one."""
-    if mask is not None and mask.shape[-2] > 1:
-        mask = mask[..., queries, :]
-    if not causal:
-        return mask
-    visible = torch.arange(keys, device=queries.device) <= queries[:, None]
-    return visible if mask is None else _add_bias(visible, mask)
+    for queries in torch.arange(first, count, step, device=device).split(size):
+        part = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
+        if causal:
+            visible = torch.arange(key.shape[2], device=device) <= queries[:, None]
+            part = visible if part is None else _add_bias(visible, part)
+        weights = attention_weights(query[:, :, queries], key, part, **setting)
+        keep = part if part is None or part.dtype == torch.bool else part != -math.inf
+        yield Observed(module, weights, keep, queries, count, value)

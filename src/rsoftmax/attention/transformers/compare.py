@@ -151,39 +151,28 @@ def student_quantile(degrees: int, probability: float = CONFIDENCE) -> float:
 
 
 class Outcome(NamedTuple):
-    """The part of a model's output that an error is measured on.
-
-    Attributes:
-        metric: what the error is.
-        values: logits ``[samples, classes]``, or embeddings of length 1.
-        text: the index of each sample's text.
-        length: the number of keys that each sample saw.
-        loss: the model's loss, NaN without labels.
-        seconds: the processor time of the call.
-    """
+    """The part of a model's output that an error is measured on."""
 
     metric: str
-    values: Tensor
-    text: Tensor
-    length: Tensor
-    loss: float = math.nan
-    seconds: float = 0.0
+    values: Tensor  # logits [samples, classes], or embeddings of length 1
+    text: Tensor  # the index of each sample's text
+    length: Tensor  # the number of keys that each sample saw
+    loss: float = math.nan  # of the model, if the batch has labels
+    seconds: float = 0.0  # the processor time of the call
 
     def error(self, sparse: "Outcome") -> Tensor:
         """The error of each sample."""
         if self.metric == COSINE:
             return (1 - (self.values * sparse.values).sum(-1)).cpu()
-        divergence = _kl if self.metric == KL else _kl_of_labels
         blocks = zip(self.values.split(256), sparse.values.split(256), strict=True)
-        return torch.cat([divergence(dense.float(), sparse.float()) for dense, sparse in blocks]).cpu()
+        return torch.cat([_divergence(self.metric, p.float(), q.float()) for p, q in blocks]).cpu()
 
 
-def _kl(dense: Tensor, sparse: Tensor) -> Tensor:
-    p, q = dense.log_softmax(-1), sparse.log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
-
-
-def _kl_of_labels(dense: Tensor, sparse: Tensor) -> Tensor:
+def _divergence(metric: str, dense: Tensor, sparse: Tensor) -> Tensor:
+    """Of distributions over classes, or of independent labels, with these logits."""
+    if metric == KL:
+        p, q = dense.log_softmax(-1), sparse.log_softmax(-1)
+        return (p.exp() * (p - q)).sum(-1)
     p, q = (F.logsigmoid(torch.stack([logits, -logits])) for logits in (dense, sparse))
     return (p.exp() * (p - q)).sum((0, -1))
 
@@ -194,8 +183,12 @@ def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
     if logits is None:
         return _embeddings(model, batch, output)
     if logits.dim() == 2:
+        kind, width = getattr(pretrained_model(model).config, "problem_type", None), logits.shape[1]
+        if kind == "regression" and width > 1:
+            raise ValueError(f"{type(model).__name__} is a regression, for which there is no error; pass its encoder")
+        metric = LABELS if width == 1 or kind == "multi_label_classification" else KL
         lengths = real_tokens(batch, len(logits)).sum(-1).long().cpu()
-        return Outcome(_metric(model, logits), logits, torch.arange(len(logits)), lengths)
+        return Outcome(metric, logits, torch.arange(len(logits)), lengths)
     tokens = real_tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
     values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
     text, lengths = torch.nonzero(tokens)[:, 0].cpu(), tokens.cumsum(-1)[tokens].cpu()
@@ -213,14 +206,6 @@ def _embeddings(model: nn.Module, batch: Batch, output: Any) -> Outcome:
     tokens = real_tokens(batch, len(states), states.shape[1], decoder=True).to(states.device)
     pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
     return Outcome(COSINE, F.normalize(pooled.float(), dim=-1), torch.arange(len(states)), tokens.sum(1).long().cpu())
-
-
-def _metric(model: nn.Module, logits: Tensor) -> str:
-    """How the logits of a text are read: as classes, or as labels if there is one or the model says so."""
-    kind = getattr(pretrained_model(model).config, "problem_type", None)
-    if kind == "regression" and logits.shape[-1] > 1:
-        raise ValueError(f"{type(model).__name__} is a regression, for which there is no error; pass its encoder")
-    return LABELS if logits.shape[-1] == 1 or kind == "multi_label_classification" else KL
 
 
 def _run(model: nn.Module, batch: Batch) -> Outcome:

@@ -172,17 +172,11 @@ UNCOMPILED = _Uncompiled()
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of some heads of one layer for one sentence.
+    """The weights of some heads of one layer for one sentence."""
 
-    Attributes:
-        title: the mapping and the layer.
-        tokens: the tokens of the sentence.
-        weights: ``[queries, keys]`` by head; NaN where masked.
-    """
-
-    title: str
+    title: str  # the mapping and the layer
     tokens: list[str]
-    weights: dict[int, Tensor]
+    weights: dict[int, Tensor]  # by head: [queries, keys], NaN where masked
 
     def zeros(self, head: int) -> float:
         """The share of exact zeros among the unmasked weights."""

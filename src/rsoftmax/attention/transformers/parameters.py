@@ -27,33 +27,20 @@ class ShapeError(ValueError):
 
 
 class Setting(NamedTuple):
-    """The arguments of :func:`set_attention`, as stored in a configuration.
+    """The arguments of :func:`set_attention`, as stored in a configuration."""
 
-    Attributes:
-        value: the mapping's parameter; None for a mapping without one.
-        learnable: whether to train it.
-        edge: the width of the mapping's edge in nats, or None for its default.
-        log_n_scale: whether each head has a learned factor of log n.
-        certificate: what :func:`sparsify` certified, or None.
-    """
-
-    value: HeadValues | None = None
+    value: HeadValues | None = None  # the mapping's parameter
     learnable: bool = False
-    edge: float | None = None
+    edge: float | None = None  # None: the mapping's default
     log_n_scale: bool = False
-    certificate: dict[str, Any] | None = None
+    certificate: dict[str, Any] | None = None  # of sparsify
 
 
 class HeadParameter(nn.Module):
     """The mapping's parameter for the heads of one attention module, as a buffer or as a trainable parameter.
 
     It stays in float32 whatever dtype the model is cast to: half precision cannot represent r = 0.15 closely enough.
-
-    Args:
-        name: the mapping's name.
-        heads: the number of heads.
-        setting: the arguments of :func:`set_attention`.
-        values: ``[heads]``; None for a mapping without a parameter.
+    The values are ``[heads]``, or None for a mapping without a parameter.
     """
 
     def __init__(self, name: str, heads: int, setting: Setting, values: Tensor | None) -> None:
@@ -126,7 +113,8 @@ class HeadParameter(nn.Module):
         if self.initial is not None:
             adapter.initialize(self.stored, self._initial)
         if self.log_scale is not None:
-            adapter.initialize(self.log_scale, lambda: log_n_factors(len(self.log_scale)).detach())  # type: ignore[arg-type]
+            heads = len(self.log_scale)
+            adapter.initialize(self.log_scale, lambda: log_n_factors(heads).detach())
 
     def _initial(self) -> Tensor:
         if self.missing is not None and self.is_loading:
@@ -157,14 +145,7 @@ def attach(module: nn.Module, parameter: HeadParameter | None) -> None:
 
 
 def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[HeadParameter]:
-    """One parameter per attention module, where ``heads`` counts each module's heads; none if there is nothing to add.
-
-    Args:
-        name: the mapping's name.
-        setting: the arguments of :func:`set_attention`.
-        heads: the number of heads of each module.
-        caller: the prefix of error messages.
-    """
+    """One parameter per attention module, where ``heads`` counts each module's heads; none if there is nothing to add."""
     parameter = MAPPINGS[name].parameter
     if parameter is None:
         return [HeadParameter(name, count, setting, None) for count in heads if setting.log_n_scale]

@@ -237,7 +237,11 @@ def _read_entry(entry: dict[str, Any], mapping: str) -> Setting:
 
 
 def set_attn_implementation(
-    original: Callable[..., None], model: PreTrainedModel, attn_implementation: Implementation, *args: Any, **options: Any
+    original: Callable[..., None],
+    model: PreTrainedModel,
+    attn_implementation: Implementation,
+    *args: Any,
+    **options: Any,
 ) -> None:
     """Raise if the new implementation is a mapping and part of the model would stay dense; reach all parts."""
     if _mappings_in(attn_implementation):

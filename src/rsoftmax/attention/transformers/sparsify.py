@@ -227,9 +227,7 @@ def certified(bounds: Iterable[float], max_error: float) -> int:
     return len(list(takewhile(lambda bound: bound <= max_error, bounds)))
 
 
-def _choose(
-    candidates: list[Thresholds], results: list[Comparison], max_error: float
-) -> tuple[Thresholds, Comparison]:
+def _choose(candidates: list[Thresholds], results: list[Comparison], max_error: float) -> tuple[Thresholds, Comparison]:
     """The last certified candidate; raises if there is none."""
     first = results[0]
     if first.samples < MIN_SAMPLES or first.texts < MIN_TEXTS:

@@ -8,8 +8,7 @@ covariance ``C`` of the gradient there.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -212,15 +211,14 @@ def gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modul
         leaves.append((module, torch.zeros_like(output, requires_grad=True)))
         return output + leaves[-1][1]
 
-    with _without_gradients(model), UNCOMPILED:
-        for batch in batches[:GRADIENT_BATCHES]:
-            with torch.enable_grad(), evaluating(model), observing(Observer(None, replace=add_leaf)):
-                _sampled_loss(outcome_of(model, batch, model(**batch))).backward()
-            for module, leaf in leaves:
-                grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
-                total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
-                covariance[module] = covariance.get(module, torch.zeros_like(total)) + total
-            leaves.clear()
+    for batch in batches[:GRADIENT_BATCHES]:
+        leaves.clear()
+        with torch.enable_grad(), evaluating(model), UNCOMPILED, observing(Observer(None, replace=add_leaf)):
+            loss = _sampled_loss(outcome_of(model, batch, model(**batch)))
+            gradients = torch.autograd.grad(loss, [leaf for _, leaf in leaves], materialize_grads=True)
+        for (module, _), grad in zip(leaves, gradients, strict=True):
+            total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
+            covariance[module] = covariance.get(module, torch.zeros_like(total)) + total
     return covariance
 
 
@@ -232,16 +230,3 @@ def _sampled_loss(outcome: Outcome) -> Tensor:
         return F.binary_cross_entropy_with_logits(outcome.values, truth, reduction="sum")
     classes = torch.distributions.Categorical(logits=outcome.values.detach()).sample()
     return F.cross_entropy(outcome.values, classes, reduction="sum")
-
-
-@contextmanager
-def _without_gradients(model: nn.Module) -> Iterator[None]:
-    """Turn off the gradients of all parameters within the block, and restore them afterwards."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
