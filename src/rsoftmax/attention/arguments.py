@@ -47,7 +47,13 @@ def prepare(
     batch = math.prod(sizes.lead)
     q = query.reshape(batch, sizes.heads, sizes.groups, *query.shape[-2:])
     k, v = (x.reshape(batch, sizes.heads, 1, *x.shape[-2:]) for x in (key, value))
-    mask, bias = (None, None) if attn_mask is None else _mask_or_bias(caller, attn_mask, sizes, q)
+    mask, bias = None, None
+    if attn_mask is not None:
+        if not isinstance(attn_mask, Tensor) or attn_mask.dtype not in (torch.bool, *FLOATS):
+            got = attn_mask.dtype if isinstance(attn_mask, Tensor) else type(attn_mask).__name__
+            raise TypeError(f"{caller}: attn_mask must be bool, True = keep, or float, added to the scores, got {got}")
+        either = _layout(caller, "attn_mask", attn_mask.to(q.device), sizes, sizes.keys)
+        mask, bias = (either, None) if either.dtype == torch.bool else (None, either.to(at_least_float32(q.dtype)))
     number, tensor = setting, None
     if isinstance(setting, Tensor):
         name = MAPPINGS[mapping].parameter.name  # type: ignore[union-attr]
@@ -137,15 +143,6 @@ def _align(caller: str, query: Tensor, key: Tensor, value: Tensor, enable_gqa: b
         raise misfit(f"do not broadcast; use [..., H, Q, D], [..., H, L, D] and [..., H, L, Dv]{remedy}") from None
     lead = lead if own == 3 or lead else torch.Size([1])
     return tuple(x.expand(*lead, *x.shape[-own:]) for x in (query, key, value))
-
-
-def _mask_or_bias(caller: str, mask: Tensor, sizes: Sizes, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """A mask is one of the two: which scores to keep, or what to add to them."""
-    if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, *FLOATS):
-        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"{caller}: attn_mask must be bool, True = keep, or float, added to the scores, got {got}")
-    mask = _layout(caller, "attn_mask", mask.to(q.device), sizes, sizes.keys)
-    return (mask, None) if mask.dtype == torch.bool else (None, mask.to(at_least_float32(q.dtype)))
 
 
 def _per_head(caller: str, name: str, value: Tensor, sizes: Sizes, device: torch.device) -> Tensor:

@@ -1,7 +1,7 @@
 """Attention with any mapping in place of softmax, without holding the whole matrix of weights.
 
-``arguments`` checks them and brings them into one layout; ``reference`` is the definition. ``plan`` computes it in eager
-code, by one kernel where possible and by ``blocks`` otherwise; ``graph_op`` is the operator for compiled code.
+``arguments`` checks them and brings them into one layout; ``reference`` is the definition. ``plan`` computes it in
+eager code, by one kernel where possible and by ``blocks`` otherwise; ``graph_op`` is the operator for compiled code.
 """
 
 from torch import Tensor
@@ -66,11 +66,11 @@ def sparse_attention(
         torch.Size([2, 4, 5, 8])
 
     A query whose keys are all masked gets zeros, with zero gradient. A masked key (by a mask, ``-inf`` or
-    ``is_causal``) has no influence, forward and backward, whatever its values: padding may be NaN. Half precision is computed in float32. In
-    code that is exported or transformed, and for second derivatives, the whole matrix is held; compiled code calls the
-    operator ``rsoftmax::attention``, which does not hold it. Backward uses the blocks, the kernels and the dropout mask
-    of forward, even if the number of threads, :func:`rsoftmax.use_kernels` or autocast have changed. On the meta device
-    only shapes and dtypes are computed.
+    ``is_causal``) has no influence, forward and backward, whatever its values: padding may be NaN. Half precision is
+    computed in float32. In code that is exported or transformed, and for second derivatives, the whole matrix is in
+    memory; compiled code calls the operator ``rsoftmax::attention``, which avoids it. Backward uses the blocks, the
+    kernels and the dropout mask of forward, even if the number of threads, :func:`rsoftmax.use_kernels` or autocast
+    have changed. On the meta device only shapes and dtypes are computed.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """

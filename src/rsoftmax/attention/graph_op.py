@@ -66,11 +66,6 @@ def _fake_backward(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     )
 
 
-def _reference_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    args = _args(*inputs[:-1])
-    return reference.output(args), attention.new_state(args.q, False), torch.zeros(3, dtype=torch.int64)
-
-
 GraphOp(
     "attention",
     inputs="Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? parameter, Tensor? mask,"
@@ -82,5 +77,9 @@ GraphOp(
     backward=_backward,
     fake_forward=_fake_forward,
     fake_backward=_fake_backward,
-    reference_forward=_reference_forward,
+    reference_forward=lambda *inputs: (
+        reference.output(_args(*inputs[:-1])),
+        attention.new_state(inputs[0], False),
+        torch.zeros(3, dtype=torch.int64),
+    ),
 ).register()

@@ -298,7 +298,7 @@ def replace_attention(
 
     Args:
         module: any module that contains ``nn.MultiheadAttention``, or one itself.
-        mapping, learnable, log_n_scale, parameter: as in :class:`MultiheadAttention`; each layer gets its own parameter.
+        mapping, learnable, log_n_scale, parameter: as in :class:`MultiheadAttention`; each layer gets its own.
 
     Returns:
         The module, or the new attention module if it is one itself.
@@ -317,7 +317,7 @@ def replace_attention(
     if not old:
         raise ValueError(
             f"replace_attention: {type(module).__name__} contains no nn.MultiheadAttention; for Transformers models use"
-            " rsoftmax.attention.set_attention, for code that calls F.scaled_dot_product_attention use sparse_sdpa"
+            " set_attention, for code that calls F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
     for name, part in old.items():
         if type(part) not in (nn.MultiheadAttention, MultiheadAttention):

@@ -72,10 +72,9 @@ def matrices(x: Tensor) -> Tensor:
 def separate_non_finite(args: AttentionArgs) -> tuple[AttentionArgs, Tensor | None]:
     """Keep masked keys out of products, whatever their values: 0 times NaN or infinity is NaN, and products overflow.
 
-    Returns:
-        The arguments with zeros for what is not finite, a bias of NaN for the keys that were not, so that a query that
-        sees one gets NaN, and a mask in place of biases of ``-inf``. And which values were not finite, as 0 and 1; None
-        if no product can overflow or no key is masked.
+    What is not finite becomes zero, keys that were not finite get a bias of NaN, so that a query that sees one gets
+    NaN, and a mask replaces biases of ``-inf``. Also returns which values were not finite, as 0 and 1; None if no
+    product can overflow or no key is masked.
     """
     if not args.is_causal and args.mask is None and args.bias is None:
         return args, None
@@ -104,21 +103,11 @@ def gradients(args: AttentionArgs, g: Tensor, needed: tuple[bool, ...]) -> Itera
 def dropout_factors(
     seed: int, dropped: int, full: tuple[int, ...], like: Tensor, part: tuple[slice, ...] = ()
 ) -> Tensor:
-    """The factors of dropout: 0, or the one that keeps the mean.
+    """The factors of dropout, 0 or the one that keeps the mean, for a part of the weights of shape ``full``.
 
-    They depend on the seed, the index of the row and the index of the key only, with the same generator as the CPU
-    kernel: forward and backward, blocks of any size and any number of threads drop the same weights without storing a
-    mask.
-
-    Args:
-        seed: of 63 bits.
-        dropped: how many of 65536 weights.
-        full: the shape of all weights; the last dimension counts keys, the others rows.
-        like: the dtype and device of the result.
-        part: the part to compute; default: all.
-
-    Returns:
-        The factors of that part.
+    They depend on the seed, of 63 bits, the index of the query and the index of the key only, with the same generator
+    as the CPU kernel: forward and backward, blocks of any size and any number of threads drop the same weights without
+    storing a mask.
 
     Example:
         >>> dropout_factors(1, STEPS // 2, (2, 8), torch.empty(0))

@@ -13,20 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    PreTrainedConfig,
-    PreTrainedModel,
-    initialization,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel, initialization
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 
 Implementation = str | dict[str, Any] | None
 """The name of an attention function; for a composite model, a dictionary with one name per part."""
-
-AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 # ------------------------------------------------------------------------------------------- calls of attention
 
@@ -44,7 +36,7 @@ MASKED = -1000.0
 """A key counts as masked if at most this is added to its score: some models mask by adding -1e4, for example."""
 
 
-def register(name: str, attend: AttentionFunction) -> None:
+def register(name: str, attend: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
     """Register an attention function with transformers, replacing one of the same name.
 
     A mask function of the same name is registered too. Without it, transformers would silently drop every mask.
@@ -73,8 +65,11 @@ NEEDS_MASK: set[type] = set()
 
 def note_mask_support(model: PreTrainedModel) -> None:
     """Remember which parts of a model do not support SDPA."""
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    NEEDS_MASK.update(type(part.config) for part in parts if not part._supports_sdpa)
+    NEEDS_MASK.update(type(part.config) for part in _models_in(model) if not part._supports_sdpa)
+
+
+def _models_in(model: nn.Module) -> list[PreTrainedModel]:
+    return [part for part in model.modules() if isinstance(part, PreTrainedModel)]
 
 
 def is_causal(module: nn.Module, option: bool | None, queries: int) -> bool:
@@ -142,8 +137,8 @@ def overlooked_parts(model: PreTrainedModel) -> list[PreTrainedModel]:
 
     These models have a copy of the whole model's configuration, like the encoder and decoder of T5.
     """
-    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
-    return [part for part in parts if part.config is not model.config and type(part.config) is type(model.config)]
+    parts = ((part, part.config) for part in _models_in(model))
+    return [part for part, config in parts if config is not model.config and type(config) is type(model.config)]
 
 
 def head_count(module: nn.Module) -> int | None:

@@ -59,13 +59,23 @@ def set_attention(
         >>> set_attention(model, "sparsemax")
         >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
 
-    ``"softmax"`` and ``r = 0`` reproduce the original model. The first call registers the mappings with transformers, as
-    :func:`register_attention` does.
+    ``"softmax"`` and ``r = 0`` reproduce the original model. The first call registers the mappings with transformers,
+    as :func:`register_attention` does.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
     register_attention()
-    setting = _check_setting(mapping, learnable, edge, log_n_scale, parameter)
+    if mapping not in MAPPINGS:
+        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
+    register(mapping)  # raises if transformers reserves its name
+    spec = MAPPINGS[mapping]
+    if ignored := [option.name for option in spec.options if option.name in parameter]:
+        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
+    value: HeadValues | None = spec.bind("set_attention", {**parameter, "edge": edge})
+    spec.bind_options("set_attention", {} if edge is None else {"edge": edge})
+    if spec.parameter is None and learnable:
+        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
+    setting = Setting(value, learnable, edge, log_n_scale)
     host = pretrained_model(model)
     modules = adapter.attention_modules(host)
     if model is not host or not modules:
@@ -82,23 +92,6 @@ def set_attention(
     for module, own in zip_longest(modules.values(), new):
         attach(module, own)
     remember(host.config, setting)
-
-
-def _check_setting(
-    mapping: str, learnable: bool, edge: float | None, log_n_scale: bool, parameter: dict[str, HeadValues]
-) -> Setting:
-    if mapping not in MAPPINGS:
-        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
-    register(mapping)  # raises if transformers reserves its name
-    spec = MAPPINGS[mapping]
-    ignored = [option.name for option in spec.options if option.name in parameter]
-    if ignored:
-        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
-    value: HeadValues | None = spec.bind("set_attention", {**parameter, "edge": edge})
-    spec.bind_options("set_attention", {} if edge is None else {"edge": edge})
-    if spec.parameter is None and learnable:
-        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
-    return Setting(value, learnable, edge, log_n_scale)
 
 
 def set_head_parameters(model: nn.Module, value: HeadValues) -> None:
@@ -172,7 +165,8 @@ def attention_layers(model: nn.Module) -> list[str]:
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
-        >>> attention_layers(ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8)))
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> attention_layers(model)
         ['layers.0.attention', 'layers.1.attention']
     """
     return list(adapter.attention_modules(pretrained_model(model)))

@@ -64,12 +64,8 @@ def text_batches(
 ) -> list[Batch]:
     """Batches of evenly spaced parts of a text: ``length`` tokens for language models, otherwise truncated lines.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        model: a Transformers model.
-        text: a long text.
-        length: the number of tokens per text. Default: 512, or the model's number of positions if that is lower.
-        samples: the number of texts. Default: 16 pieces, or 200 lines.
+    The length is 512 by default, or the model's number of positions if that is lower; the number of samples is 16
+    pieces, or 200 lines.
     """
     positions = max_positions(model) or length or 512
     length = length or min(512, positions)

@@ -30,16 +30,9 @@ LABELS = "KL divergence of the labels from the dense model"  # logits are log-od
 def compare(
     model: nn.Module, batches: Iterable[Batch], settings: Sequence[Mapping[str, Any]], tick: Tick = lambda: None
 ) -> list["Comparison"]:
-    """Run a model densely and in several sparse settings.
+    """Run a model, which is left unchanged, densely and in several settings: the arguments of :func:`set_attention`.
 
-    Args:
-        model: as in :func:`set_attention`. It is left unchanged.
-        batches: as in :func:`sparsify`.
-        settings: the arguments of :func:`set_attention`.
-        tick: called after each forward pass, to show progress.
-
-    Returns:
-        One comparison per setting. Dense means the model as it is, or with softmax if it is sparse already.
+    Dense means the model as it is, or with softmax if it is sparse already.
     """
     host, results = pretrained_model(model), [Comparison() for _ in settings]
     used = adapter.implementations(host.config)
@@ -60,19 +53,14 @@ def compare(
 
 
 class Comparison:
-    """Errors of a sparse model's outputs over batches, and times.
-
-    Attributes:
-        metric: what the error is.
-        texts: the number of texts.
-    """
+    """Errors of a sparse model's outputs over batches, and times."""
 
     def __init__(self) -> None:
         self._errors: list[Tensor] = []
         self._text: list[Tensor] = []
         self._lengths: list[Tensor] = []
         self._sums = torch.zeros(2, 2)  # seconds and loss, dense and sparse
-        self.metric, self.texts = "", 0
+        self.metric, self.texts = "", 0  # what the error is, and the number of texts
 
     def add(self, dense: "Outcome", sparse: "Outcome") -> None:
         """Add the errors of a batch."""
@@ -119,11 +107,9 @@ class Comparison:
 
 
 def mean_and_error(errors: Tensor, text: Tensor) -> tuple[float, float]:
-    """The mean error and its standard error, for independent texts with dependent samples.
+    """The mean error of samples and its standard error, for independent texts with dependent samples.
 
-    Args:
-        errors: ``[samples]``.
-        text: the index of each sample's text.
+    The texts are the indices of each sample's text.
     """
     mean, count = errors.mean(), len(text.unique())
     if count < 2:

@@ -80,8 +80,8 @@ def attention_maps(model: nn.Module, batch: Mapping[str, Any], *, masked: float 
         masked: the value of masked entries; NaN distinguishes them from the zeros of the mapping.
 
     Returns:
-        ``[batch, heads, queries, keys]`` by the names of :func:`attention_layers`; for a module shared by several layers, the
-        weights of its last call.
+        ``[batch, heads, queries, keys]`` by the names of :func:`attention_layers`; for a module shared by several
+        layers, the weights of its last call.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -196,14 +196,11 @@ def attention_map(
 
     Args:
         source: a folder or a hub id with a model and its tokenizer.
-        text: the sentence.
+        text: the sentence; the decoder of an encoder-decoder model gets the same one.
         layer: its index; negative indices count from the end.
         heads: their indices; all heads by default.
         mapping: the mapping to use; by default the one the model was saved with, or else softmax.
         parameter: the mapping's parameter by its name.
-
-    Returns:
-        The weights. In an encoder-decoder model, the decoder gets the same sentence.
     """
     check_unicode(text)
     register_attention()
@@ -223,17 +220,13 @@ def attention_map(
     name = names[_index("layer", layer, len(names))]
     weights = attention_maps(model, batch, masked=torch.nan)[name][0]
     chosen = range(len(weights)) if not heads else [_index("head", head, len(weights)) for head in heads]
-    return AttentionMap(f"{_title(model)}    {name}", tokens, {head: weights[head] for head in chosen})
-
-
-def _title(model: Any) -> str:
-    """The mapping and its parameter."""
-    mapping = str(adapter.implementation(model.config))
-    if MAPPINGS[mapping].parameter is None:
-        return mapping
-    table = head_parameters(model)
-    values = table.values[~table.values.isnan()].unique().tolist()
-    return f"{mapping}, {table.title} = {' to '.join(f'{value:.3g}' for value in sorted({min(values), max(values)}))}"
+    title = str(adapter.implementation(model.config))
+    if MAPPINGS[title].parameter is not None:
+        table = head_parameters(model)
+        values = table.values[~table.values.isnan()].unique().tolist()
+        ends = sorted({min(values), max(values)})
+        title += f", {table.title} = {' to '.join(f'{value:.3g}' for value in ends)}"
+    return AttentionMap(f"{title}    {name}", tokens, {head: weights[head] for head in chosen})
 
 
 def _index(what: str, number: int, count: int) -> int:

@@ -110,16 +110,17 @@ class HeadParameter(nn.Module):
 
     def initialize(self) -> None:
         """Fill the tensors that a checkpoint lacks."""
+
+        def initial() -> Tensor:
+            if self.missing is not None and self.is_loading:
+                raise ValueError(self.missing)
+            return self.initial  # type: ignore[return-value]
+
         if self.initial is not None:
-            adapter.initialize(self.stored, self._initial)
+            adapter.initialize(self.stored, initial)
         if self.log_scale is not None:
             heads = len(self.log_scale)
             adapter.initialize(self.log_scale, lambda: log_n_factors(heads).detach())
-
-    def _initial(self) -> Tensor:
-        if self.missing is not None and self.is_loading:
-            raise ValueError(self.missing)
-        return self.initial  # type: ignore[return-value]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def move(tensor: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ def attach(module: nn.Module, parameter: HeadParameter | None) -> None:
 
 
 def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[HeadParameter]:
-    """One parameter per attention module, where ``heads`` counts each module's heads; none if there is nothing to add."""
+    """One parameter per attention module; ``heads`` counts each module's heads. None if there is nothing to add."""
     parameter = MAPPINGS[name].parameter
     if parameter is None:
         return [HeadParameter(name, count, setting, None) for count in heads if setting.log_n_scale]

@@ -65,13 +65,8 @@ def register_attention() -> None:
         if not adapter.RESERVED.search(name):
             register(name)
     adapter.extend(PreTrainedConfig, to_dict)
-    for method in (
-        _check_and_adjust_attn_implementation,
-        post_init,
-        _initialize_weights,
-        set_attn_implementation,
-        save_pretrained,
-    ):
+    building = (_check_and_adjust_attn_implementation, post_init, _initialize_weights)
+    for method in (*building, set_attn_implementation, save_pretrained):
         adapter.extend(PreTrainedModel, method)
 
 
@@ -205,8 +200,14 @@ def _attach_parameters(model: PreTrainedModel) -> None:
     meant = parameter.name in entry if parameter else entry.get("mapping", name) == name
     if not meant and not _is_as_saved(config):
         return
-    setting = _read_entry(entry, name)
-    modules = adapter.attention_modules(model)
+    for key, (kind, expected) in TYPES.items():
+        if key in entry and not isinstance(entry[key], kind):
+            raise TypeError(f"{SOURCE}: {key!r} must be {expected}, got {entry[key]!r}")
+    options = {key: entry[key] for key in TYPES if key in entry}
+    setting, modules = (
+        Setting(entry.get(parameter.name) if parameter else None, **options),
+        adapter.attention_modules(model),
+    )
     try:
         if parameter is not None and setting.value is None:
             raise ShapeError(f"{SOURCE}: {name} needs {parameter.describe()}")
@@ -219,18 +220,6 @@ def _attach_parameters(model: PreTrainedModel) -> None:
             each.mark_missing(missing)
         if (own := parameter_of(module)) is None or own.missing is not None:  # else a part has its own settings
             attach(module, each)
-
-
-def _read_entry(entry: dict[str, Any], mapping: str) -> Setting:
-    """The arguments of :func:`set_attention` in a configuration; raises if they have wrong types."""
-    parameter = MAPPINGS[mapping].parameter
-    setting = Setting(
-        entry.get(parameter.name) if parameter else None, **{name: entry[name] for name in TYPES if name in entry}
-    )
-    for name, (kind, expected) in TYPES.items():
-        if not isinstance(value := getattr(setting, name), kind):
-            raise TypeError(f"{SOURCE}: {name!r} must be {expected}, got {value!r}")
-    return setting
 
 
 # ------------------------------------------------------------------------------------------- both

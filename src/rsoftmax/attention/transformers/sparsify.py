@@ -93,8 +93,8 @@ class SparsifyReport:
             f"t_softmax, t = {t}, edge = {self.edge:g}",
             f"{self.metric}: {self.error:.2g} +- {self.standard_error:.1g} on {self.texts} held-out texts; below"
             f" {self.bound:.2g} with {CONFIDENCE:.0%} confidence (requested: {self.max_error:g})",
-            f"zeros {self.zeros.mean():.1%}, total variation distance from softmax {self.total_variation.mean():.1%}, up"
-            f" to {self.max_length} keys",
+            f"zeros {self.zeros.mean():.1%}, total variation distance from softmax {self.total_variation.mean():.1%},"
+            f" up to {self.max_length} keys",
             f"time {self.time:.2f} of the dense model's; found in {self.seconds:.0f} s",
             f"{'keys':>12} {'error':>9} {'+-':>8} {'samples':>8}",
         ]
