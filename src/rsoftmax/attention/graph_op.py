@@ -33,7 +33,7 @@ def output(args: AttentionArgs) -> Tensor:
 
 def _args(*fields: Any) -> AttentionArgs:
     *others, options, seed = fields
-    return AttentionArgs(*others, tuple(options), None if seed is None else int(seed))
+    return AttentionArgs(*others, tuple(options), None if seed is None else int(seed))  # type: ignore[call-arg]
 
 
 def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,7 +35,7 @@ class AttentionArgs(NamedTuple):
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         """The six tensors."""
-        return self[:TENSORS]
+        return self.q, self.k, self.v, self.bias, self.parameter, self.mask
 
     @property
     def settings(self) -> tuple[Any, ...]:

@@ -110,7 +110,7 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def dense_attention(model: nn.Module) -> set[str]:
     """The classes of modules that compute their own attention weights, judged by the names in their code."""
-    kinds = {type(module) for module in model.modules() if not uses_interface(module)}
+    kinds: set[type] = {type(module) for module in model.modules() if not uses_interface(module)}
     dense = {kind.__name__ for kind in kinds if issubclass(kind, nn.MultiheadAttention)}
     for kind in kinds:
         names = HANDWRITTEN_ATTENTION if re.search("Attention|Attn", kind.__name__) else FUSED_ATTENTION
@@ -121,7 +121,8 @@ def dense_attention(model: nn.Module) -> set[str]:
 
 def uses_interface(module: nn.Module) -> bool:
     """Whether a module looks up its attention function in transformers' ``AttentionInterface``."""
-    return "get_interface" in _names_in_code(type(module))
+    kind: type = type(module)
+    return "get_interface" in _names_in_code(kind)
 
 
 def configurations(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:

@@ -1,6 +1,7 @@
 """Set, change and show the mapping of a model's attention and its parameter."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Self
@@ -115,11 +116,12 @@ def set_head_parameters(model: nn.Module, value: HeadValues) -> None:
     """
     host = pretrained_model(model)
     own = list(own_parameters(host).values())
-    rows = per_head(value, own[0].parameter, [len(each.values) for each in own], "set_head_parameters")  # type: ignore[arg-type]
+    heads = [len(each.values) for each in own]
+    layers = per_head(value, own[0].parameter, heads, "set_head_parameters")  # type: ignore[arg-type]
     before = [each.stored.detach().clone() for each in own]
     try:
-        for each, row in zip(own, rows, strict=True):
-            each.values = row
+        for each, values in zip(own, layers, strict=True):
+            each.values = values
     except ValueError:  # a learnable parameter cannot lie at the end of its domain
         for each, stored in zip(own, before, strict=True):
             each.stored.data.copy_(stored)
@@ -212,10 +214,10 @@ class HeadTable:
     values: Tensor
 
     @classmethod
-    def of(cls, title: str, rows: dict[str, Tensor]) -> Self:
-        """A table of rows ``[heads]`` by layer name."""
-        values = [row.detach().float().cpu() for row in rows.values()]
-        return cls(title, tuple(rows), pad_sequence(values, batch_first=True, padding_value=torch.nan))
+    def of(cls, title: str, layers: dict[str, Tensor]) -> Self:
+        """A table of values ``[heads]`` by layer name."""
+        values = [layer.detach().float().cpu() for layer in layers.values()]
+        return cls(title, tuple(layers), pad_sequence(values, batch_first=True, padding_value=torch.nan))
 
     def mean(self) -> float:
         """The mean over all heads of all layers."""
@@ -229,7 +231,7 @@ class HeadTable:
         return "\n".join(" ".join([f"{name:{width}}", *(f"{cell:>6}" for cell in row)]) for name, *row in lines)
 
 
-SHAPES = {
+SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda done: done,  # as in the paper
     "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2,  # slow at both ends
     "constant": lambda done: 1.0,  # the final rate from the first step
@@ -251,7 +253,7 @@ class SparsitySchedule(TrainerCallback):
 
     Pass it as ``Trainer(..., callbacks=[schedule])`` after ``set_attention(model, "r_softmax", r=0)``. The last step
     uses the final rate. The rate depends only on the Trainer's step, so a resumed run has the same rates as an
-    uninterrupted one. Each row of ``trainer.state.log_history`` gets ``rate``, the mean over all heads.
+    uninterrupted run. Each record of ``trainer.state.log_history`` gets ``rate``, the mean over all heads.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
@@ -280,7 +282,7 @@ class SparsitySchedule(TrainerCallback):
         set_head_parameters(kwargs["model"], self.r * self.shape(done))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Add the rate to the log and to the latest row of the history."""
+        """Add the rate to the log and to the latest record of the history."""
         kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = head_parameters(kwargs["model"]).mean()
 
 

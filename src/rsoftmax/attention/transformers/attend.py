@@ -97,9 +97,9 @@ def attend(
             for seen in _observed(module, query, key, value, mask, causal, setting, observer.step):
                 observer.observe(seen)
         output = observer.replace(module, output) if observer.replace else output
-    wanted = adapter.weights_wanted(options)
-    weights_or_none = attention_weights(query, key, mask, causal, **setting) if wanted else None
-    return output.transpose(1, 2).contiguous(), weights_or_none
+    asked = adapter.weights_wanted(options)
+    weights = attention_weights(query, key, mask, causal, **setting) if asked else None
+    return output.transpose(1, 2).contiguous(), weights
 
 
 @contextmanager

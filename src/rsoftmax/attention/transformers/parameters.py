@@ -152,8 +152,8 @@ def build(name: str, setting: Setting, heads: list[int], caller: str) -> list[He
         return [HeadParameter(name, count, setting, None) for count in heads if setting.log_n_scale]
     if setting.value is None:
         return []
-    rows = per_head(setting.value, parameter, heads, caller)
-    return [HeadParameter(name, len(row), setting, row) for row in rows]
+    layers = per_head(setting.value, parameter, heads, caller)
+    return [HeadParameter(name, len(values), setting, values) for values in layers]
 
 
 def per_head(value: HeadValues, parameter: ParamSpec, heads: Sequence[int], caller: str) -> list[Tensor]:

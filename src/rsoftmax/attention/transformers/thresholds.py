@@ -132,8 +132,8 @@ def mean_keys(layers: Layers, t: Thresholds) -> float:
 def distances(layers: Layers, t: Thresholds, edge: float) -> HeadTable:
     """The total variation distance from softmax per layer and head."""
     pairs = zip(layers.items(), t, strict=True)
-    found = {name: total_variation(layer.mean_mass, each[:, None], edge) for (name, layer), each in pairs}
-    return HeadTable.of("total variation", found)
+    table = {name: total_variation(layer.mean_mass, each[:, None], edge) for (name, layer), each in pairs}
+    return HeadTable.of("total variation", table)
 
 
 def total_variation(mass: Tensor, t: Tensor | float, edge: float) -> Tensor:

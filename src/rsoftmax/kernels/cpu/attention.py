@@ -26,12 +26,12 @@ def supports_call(args: AttentionArgs) -> bool:
 
 
 def new_state(q: Tensor, keep_state: bool) -> Tensor:
-    """Uninitialised memory for the state; of size 0 if it is not wanted."""
+    """Uninitialised memory for the state; of size 0 if nothing is kept for backward."""
     return q.new_empty((q.shape[:-1].numel() if keep_state else 0, NUMBERS), dtype=torch.float64)
 
 
 def forward(args: AttentionArgs, keep_state: bool) -> tuple[Tensor, Tensor | None]:
-    """The output, float32, and the state if it is wanted.
+    """The output, float32, and the state if it is kept for backward.
 
     The output lies in memory as [B, Q, heads, Dv], like that of torch's own attention: the next layer joins
     the heads.
