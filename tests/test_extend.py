@@ -143,7 +143,8 @@ def warm(x, *, dim=-1, mask=None):
 
 assert "transformers" not in sys.modules
 from transformers import BertConfig, BertModel
-import rsoftmax.attention.transformers
+import rsoftmax.attention
+rsoftmax.attention.register_attention()
 size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 model = BertModel(BertConfig(**size, vocab_size=20, attn_implementation="warm")).eval()
 before = model(input_ids=torch.arange(6)[None]).last_hidden_state
