@@ -95,7 +95,7 @@ def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mappi
 def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: MappingSpec) -> None:
     x = torch.randn(6, 5) / 3
     assert mapping.parameter is not None
-    start = torch.full((1 if mapping.parameter.per_row else 5,), mapping.parameter.example)
+    start = torch.full((1,), mapping.parameter.example)
     layer = module_of(mapping)(start, learnable=True)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.5)
     (layer(x) * torch.arange(5.0)).sum().backward()
