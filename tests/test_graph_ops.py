@@ -135,7 +135,7 @@ def test_a_number_that_keeps_changing_recompiles_once(name: str) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled: Any = torch.compile(module, backend=counter, fullgraph=True)
     for value in parameter.domain.constrain(torch.linspace(-1, 1, 6, dtype=torch.float64)).tolist():
-        module.value = value  # what a schedule does
+        module.current_value = value  # what a schedule does
         assert torch.equal(compiled(x), MAPPINGS[name].function(x, value))
     assert counter.frame_count <= 2
 

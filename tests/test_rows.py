@@ -125,6 +125,7 @@ def test_no_value_is_read_on_other_devices() -> None:
     x = torch.empty(3, 4, device="meta")
     for mapping in FUNCTIONS.values():
         arguments = [
-            a.to("meta") if isinstance(a, torch.Tensor) else torch.tensor(a, device="meta") for a in example_of(mapping, 4)
+            a.to("meta") if isinstance(a, torch.Tensor) else torch.tensor(a, device="meta")
+            for a in example_of(mapping, 4)
         ]
         assert mapping.function(x, *arguments).shape == x.shape

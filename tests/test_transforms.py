@@ -154,6 +154,6 @@ def test_a_learnable_rate_trains_under_compile() -> None:
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
     compiled(x).square().sum().backward()
-    assert layer.free is not None
-    assert layer.free.grad is not None
-    assert layer.free.grad.abs() > 0
+    assert layer.raw_value is not None
+    assert layer.raw_value.grad is not None
+    assert layer.raw_value.grad.abs() > 0

@@ -111,10 +111,10 @@ class MappingSpec:
                 raise TypeError(f"{caller}: {self.name} takes {takes}, got {name}={shown}")
         if self.parameter is None:
             return None
-        value = arguments.get(self.parameter.name)
-        if value is None and self.parameter.default is None:
+        bound = arguments.get(self.parameter.name)
+        if bound is None and self.parameter.default is None:
             raise TypeError(f"{caller}: {self.name} needs {self.parameter.describe()}")
-        return self.parameter.default if value is None else value
+        return self.parameter.default if bound is None else bound
 
     def bind_options(self, caller: str, arguments: dict[str, Any]) -> dict[str, float]:
         """Pick the options from keyword arguments, with their defaults.

@@ -74,25 +74,25 @@ class HeadParameter(nn.Module):
     @property
     def stored(self) -> Tensor:
         """The tensor in the checkpoint: the values, or the unconstrained numbers they are computed from."""
-        stored = self.mapping.fixed if self.mapping.free is None else self.mapping.free
+        stored = self.mapping.value if self.mapping.raw_value is None else self.mapping.raw_value
         assert isinstance(stored, Tensor)
         return stored
 
     @property
     def learnable(self) -> bool:
         """Whether the values are trained."""
-        return self.mapping.free is not None
+        return self.mapping.raw_value is not None
 
     @property
     def values(self) -> Tensor:
         """The values, ``[heads]``."""
-        values = self.mapping.value
+        values = self.mapping.current_value
         assert isinstance(values, Tensor)
         return values
 
     @values.setter
     def values(self, values: Tensor) -> None:
-        self.mapping.value = values
+        self.mapping.current_value = values
 
     @property
     def scale(self) -> str | None:

@@ -14,7 +14,7 @@ from rsoftmax_lab.running.runs import Row
 
 TESTED = 7  # the seed of the test sets, which all runs share
 ROUNDS, ITEMS = 4, 16384  # test batches of each length, and items in one of them
-OWN = ("mapping.free", "log_scale")  # parameters with a learning rate of their own
+OWN = ("mapping.raw_value", "log_scale")  # parameters with a learning rate of their own
 
 
 class Model(nn.Module):
