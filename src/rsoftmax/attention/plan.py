@@ -10,7 +10,7 @@ from rsoftmax._tensors import clone_if_inference, is_plain, is_recorded, without
 from rsoftmax.attention import blocks
 from rsoftmax.attention.arguments import TENSORS, Call
 from rsoftmax.attention.reference import reference_gradients
-from rsoftmax.kernels import chosen, use_kernels
+from rsoftmax.kernels import get_kernels, use_kernels
 
 
 class How(NamedTuple):
@@ -24,7 +24,7 @@ class How(NamedTuple):
 def how_for(call: Call) -> How:
     """How the process computes a call now."""
     kernel = kernels.attention_kernel()
-    return How(kernel if kernel is not None and kernel.takes(call) else None, blocks.block_size(call), chosen())
+    return How(kernel if kernel is not None and kernel.takes(call) else None, blocks.block_size(call), get_kernels())
 
 
 def forward(call: Call, how: How, keep_state: bool) -> tuple[Tensor, Tensor | None]:

@@ -35,14 +35,14 @@ def available() -> bool:
     return tuple(map(int, version.split(".")[:2])) >= OLDEST
 
 
-def has(name: str, dtype: torch.dtype) -> bool:
+def supports(name: str, dtype: torch.dtype) -> bool:
     """Whether there is such an operation for the type, and triton is installed."""
     return name in NAMES and dtype in DTYPES and _available()
 
 
-def takes(name: str, x: Tensor, value: Value | None) -> bool:
+def supports_call(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether these kernels can map the rows: on a CUDA or ROCm device, and triton is installed."""
-    return x.is_cuda and has(name, x.dtype) and _readable(x, value)
+    return x.is_cuda and supports(name, x.dtype) and _readable(x, value)
 
 
 def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:

@@ -62,7 +62,7 @@ def run(run: Run) -> Row:
         "nonzeros": {str(n): round(nonzeros, 3) for n, (_, nonzeros) in tested.items()},
         "learned": {name: round(value.item(), 4) for name, value in own.items() if value is not None},
         "version": rsoftmax.__version__,
-        "kernels": rsoftmax.kernels.in_use(),
+        "kernels": rsoftmax.kernels.cpu_kernels(),
     }
 
 
