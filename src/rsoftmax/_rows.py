@@ -95,22 +95,28 @@ def over_rows(
     return p if p.dtype == x.dtype else p.to(x.dtype)
 
 
-def check_input(name: str, x: Tensor, dim: int) -> None:
-    """Raise unless ``x`` is a dense floating-point tensor with a dimension ``dim``."""
+def check_input(name: str, x: Tensor, dim: int, argument: str = "x") -> None:
+    """Raise unless ``x``, the value of an argument, is a dense floating-point tensor with a dimension ``dim``."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: x must be a torch.Tensor, got {type(x).__name__}; use torch.tensor(x)")
+        raise TypeError(
+            f"{name}: {argument} must be a torch.Tensor, got {type(x).__name__}; use torch.tensor({argument})"
+        )
     if x.layout != torch.strided:
-        raise TypeError(f"{name}: x must be dense, got {x.layout} of shape {shape_of(x)}; use x.to_dense()")
+        raise TypeError(
+            f"{name}: {argument} must be dense, got {x.layout} of shape {shape_of(x)}; use {argument}.to_dense()"
+        )
     if x.dtype not in FLOATS:
         raise TypeError(
-            f"{name}: x must be float64, float32, float16 or bfloat16,"
-            f" got {x.dtype} of shape {shape_of(x)}; use x.float()"
+            f"{name}: {argument} must be float64, float32, float16 or bfloat16,"
+            f" got {x.dtype} of shape {shape_of(x)}; use {argument}.float()"
         )
     if not isinstance(dim, int):
         raise TypeError(f"{name}: dim must be an int, got {dim!r}")
     last = max(x.dim(), 1) - 1
     if not -last - 1 <= dim <= last:
-        raise ValueError(f"{name}: dim={dim} does not exist in x of shape {shape_of(x)}; use {-last - 1} to {last}")
+        raise ValueError(
+            f"{name}: dim={dim} does not exist in {argument} of shape {shape_of(x)}; use {-last - 1} to {last}"
+        )
 
 
 def _check_mask(name: str, mask: Tensor, x: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class ParametricModule(MappingModule):
 
     @property
     def current_value(self) -> Value | None:
-        """The parameter, learned or not; can be set. It is also an attribute under the parameter's name, such as ``r``."""
+        """The parameter, learned or not, to read and to set; also an attribute under its name, such as ``r``."""
         if self.raw_value is None:
             return self.value
         return self._parameter().domain.constrain(self.raw_value.to(at_least_float32(self.raw_value.dtype)))
@@ -163,8 +163,8 @@ class ParametricModule(MappingModule):
         raw = self._parameter().domain.unconstrain(start)
         if is_eager_cpu(raw) and not raw.isfinite().all():
             raise ValueError(
-                f"{type(self).__name__}: a learnable {self._parameter().name} has no gradient at the edge of its domain,"
-                f" got {value}"
+                f"{type(self).__name__}: a learnable {self._parameter().name} has no gradient at the edge of its"
+                f" domain, got {value}"
             )
         return raw
 
