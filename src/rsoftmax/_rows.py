@@ -13,6 +13,12 @@ from rsoftmax._tensors import FLOATS, Value, all_or_none, is_eager_cpu, shape_of
 from rsoftmax.kernels import extremes
 
 
+def positive(raw: Tensor) -> Tensor:
+    """``exp``, clamped before it underflows or overflows: afterwards its derivative would be NaN."""
+    limits = torch.finfo(raw.dtype)
+    return raw.clamp(min=math.ceil(math.log(limits.tiny)), max=math.floor(math.log(limits.max))).exp()
+
+
 @dataclass(frozen=True)
 class Domain:
     """A set of numbers, and a smooth map from the real line onto it.
@@ -21,15 +27,15 @@ class Domain:
         text: the set, as shown in error messages.
         remedy: what the parameter means, as explained in error messages.
         contains: membership, of a number or elementwise of a tensor.
-        constrain: real line -> domain, elementwise; applied to a learnable parameter.
+        constrain: real line -> domain, elementwise; applied to a learnable parameter. By default onto the positive.
         unconstrain: the inverse of ``constrain``; not finite at values that ``constrain`` never reaches.
     """
 
     text: str
     remedy: str
     contains: Callable[[Any], Any]
-    constrain: Callable[[Tensor], Tensor]
-    unconstrain: Callable[[Tensor], Tensor]
+    constrain: Callable[[Tensor], Tensor] = positive
+    unconstrain: Callable[[Tensor], Tensor] = torch.log
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import Domain, ParamSpec, check_option, over_rows
+from rsoftmax._rows import Domain, ParamSpec, check_option, over_rows, positive
 from rsoftmax._tensors import apply_unmasked, mask_to_neg_inf, row_max, shape_of
 from rsoftmax.kernels.dispatch import row_function
 
@@ -225,22 +225,14 @@ def describe_parameters() -> dict[str, str]:
         >>> describe_parameters()["lam"]
         'lam of sparsegen_lin and sparsegen_exp, < 1 and finite'
     """
-    users: dict[str, list[str]] = {}
-    domains: dict[str, str] = {}
-    for spec in MAPPINGS.values():
-        if spec.parameter:
-            users.setdefault(spec.parameter.name, []).append(spec.name)
-            domains[spec.parameter.name] = spec.parameter.domain.text
-    return {name: f"{name} of {' and '.join(users[name])}, {domains[name]}" for name in users}
+    parameters = {p.name: p for spec in MAPPINGS.values() if (p := spec.parameter)}
+    users = {
+        name: [s.name for s in MAPPINGS.values() if s.parameter and s.parameter.name == name] for name in parameters
+    }
+    return {name: f"{name} of {' and '.join(users[name])}, {p.domain.text}" for name, p in parameters.items()}
 
 
 # --------------------------------------------------------------------------- domains
-
-
-def _positive(raw: Tensor) -> Tensor:
-    # Clamped before the exponential underflows or overflows: afterwards its derivative would be NaN.
-    limits = torch.finfo(raw.dtype)
-    return raw.clamp(min=math.ceil(math.log(limits.tiny)), max=math.floor(math.log(limits.max))).exp()
 
 
 RATE = Domain(
@@ -254,43 +246,35 @@ POSITIVE = Domain(
     "> 0",
     "entries at least this far below the maximum become zero; math.inf gives softmax",
     lambda t: t > 0,
-    _positive,
-    torch.log,
 )
 COUNT = Domain(
     ">= 1",
     "it is the number of entries to keep in each row: 1 keeps the maximum only; rows of at most k entries are softmax",
     lambda k: k >= 1,
-    lambda raw: 1 + _positive(raw),
+    lambda raw: 1 + positive(raw),
     lambda k: torch.log(k - 1),
 )
 DISTANCE = Domain(
     ">= 0",
     "weights grow over this distance above the threshold, then stay constant; math.inf is the paper's, 0 a hard cut",
     lambda edge: edge >= 0,
-    _positive,
-    torch.log,
 )
 WEIGHT = Domain(
     ">= 0 and finite",
     "a weight of 0 removes its entry",
     lambda w: (w >= 0) & (w < math.inf),
-    _positive,
-    torch.log,
 )
 BELOW_ONE = Domain(
     "< 1 and finite",
     "0 is sparsemax, towards 1 the output becomes one-hot, below 0 it becomes denser",
     lambda lam: (lam < 1) & (lam > -math.inf),
-    lambda raw: 1 - _positive(raw).clamp(min=torch.finfo(raw.dtype).eps / 2),  # the largest float below 1
+    lambda raw: 1 - positive(raw).clamp(min=torch.finfo(raw.dtype).eps / 2),  # the largest float below 1
     lambda lam: torch.log1p(-lam),
 )
 NOT_NEGATIVE = Domain(
     ">= 0 and finite",
     "0 makes the mapping scale-invariant; larger values approach sparsemax (use that for infinity)",
     lambda q: (q >= 0) & (q < math.inf),
-    _positive,
-    torch.log,
 )
 ENTMAX = Domain(
     "in [1, 4]",
