@@ -3,8 +3,8 @@
 A mapping turns a row of logits into probabilities: ``f(x, <parameter>, dim=-1, *, mask=None)``. What they share:
 
 * ``x`` is float64, float32, float16 or bfloat16 of any shape; half precision is computed in float32.
-* ``mask`` is boolean and broadcasts to ``x``, True = keep. Masked, ``-inf`` and removed mean the same: padding never
-  changes a row. A row with nothing kept gives zeros, with zero gradient.
+* ``mask`` is boolean and broadcasts to ``x``, True = keep. A masked entry is like ``-inf``, and like no entry
+  at all: padding never changes a row. A fully masked row gives zeros, with zero gradient.
 * NaN and ``+inf`` turn their own row into NaN, as in :func:`torch.softmax`, and no other row.
 * A parameter is a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1: one for each row, head or
   batch element. It is differentiable. Values outside its domain raise :class:`ValueError`; in tensors on other devices
@@ -61,7 +61,7 @@ _softmax = row_function("softmax")
 
 @register_mapping(formula="e^x / sum", zeros="none", source="Bridle 1990")
 def softmax(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax, with masks: a row with nothing kept gives zeros instead of NaN.
+    r"""Softmax, with masks: a fully masked row gives zeros instead of NaN.
 
     .. math:: p_i = e^{x_i} / \sum_j e^{x_j}
 
@@ -104,7 +104,7 @@ def weighted_softmax(x: Tensor, w: Tensor, dim: int = -1, *, mask: Tensor | None
         >>> weighted_softmax(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 1.0, 0.0]))
         tensor([0.2689, 0.7311, 0.0000])
 
-    A row whose weights are all zero gives zeros, like a row with nothing kept.
+    A row whose weights are all zero gives zeros, like a fully masked row.
 
     Reference: Bałazy et al., r-softmax (2023), "The weighted softmax".
     """
@@ -187,7 +187,7 @@ def r_softmax(
     mask: Tensor | None = None,
     detach_threshold: bool = False,
 ) -> Tensor:
-    r"""Softmax with a given rate of zeros: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
+    r"""Softmax with a rate of zeros that you choose: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad
               w_i = \min(x_i - \mathrm{quantile}(x, r),\; \mathrm{edge})_+ \qquad (3)
@@ -199,7 +199,7 @@ def r_softmax(
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
         dim: the dimension that sums to one.
         edge: the distance above the threshold over which weights rise; see :func:`t_softmax`.
-        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts unmasked entries.
         detach_threshold: treat the quantile as a constant in the backward pass, as the authors' published module
             does. The default is the true gradient, in ``x`` and in ``r``.
 
@@ -240,12 +240,12 @@ _k_softmax = row_function("k_softmax")
     source="this library",
 )
 def k_softmax(x: Tensor, k: Value, dim: int = -1, *, edge: float = math.inf, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax with a given number of nonzeros: the ``k`` largest entries stay.
+    r"""Softmax with a number of nonzeros that you choose: the ``k`` largest entries stay.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = \min(x_i - \theta,\; \mathrm{edge})_+
 
     where :math:`\theta` is the largest entry that does not stay: the one at the ascending position ``n - 1 - k`` (from
-    0) of the ``n`` kept entries, interpolated linearly between neighbours for fractional ``k``.
+    0) of the ``n`` unmasked entries, interpolated linearly between neighbours for fractional ``k``.
 
     Args:
         x: logits, any shape.
@@ -253,7 +253,7 @@ def k_softmax(x: Tensor, k: Value, dim: int = -1, *, edge: float = math.inf, mas
             of size 1. Fractional values are allowed: ``ceil(k)`` entries stay, the last with a smaller weight.
         dim: the dimension that sums to one.
         edge: the distance above the threshold over which weights rise; see :func:`t_softmax`. 0 is top-k softmax.
-        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts unmasked entries.
 
     Returns:
         Probabilities, of the shape and dtype of ``x``; of distinct entries, ``min(ceil(k), n)`` are not zero.
@@ -267,9 +267,9 @@ def k_softmax(x: Tensor, k: Value, dim: int = -1, *, edge: float = math.inf, mas
         >>> k_softmax(x, 4)
         tensor([0.0321, 0.0871, 0.2369, 0.6439])
 
-    In a row of ``n`` kept entries, ``k > n - 1`` is softmax, for every ``edge``. Ties behave as in :func:`r_softmax`:
-    entries tied at the threshold all become zero, except that a row's maximum never does. ``k`` has a gradient, which
-    follows the interpolation.
+    In a row of ``n`` unmasked entries, ``k > n - 1`` is softmax, for every ``edge``. Ties behave as in
+    :func:`r_softmax`: entries tied at the threshold all become zero, except that a row's maximum never does. ``k`` has
+    a gradient, which follows the interpolation.
     """
     edge = check_option("k_softmax", EDGE, edge)
     return over_rows("k_softmax", _k_softmax, x, dim, mask, K, k, edge=edge)
@@ -396,7 +396,7 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, dim: int = -1, *, mask: Tensor |
         x: logits, any shape.
         q: at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
         dim: the dimension that sums to one.
-        mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over kept entries.
+        mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over unmasked entries.
 
     Returns:
         Probabilities, of the shape and dtype of ``x``; the data determine the number of zeros.
@@ -419,9 +419,9 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, dim: int = -1, *, mask: Tensor |
 
 def hourglass_scale(x: Tensor, q: Value) -> Tensor:
     """The factor ``a`` of :func:`sparsehourglass`, for rows; where it is infinite, the largest that floats allow."""
-    kept = x != -math.inf
-    n = kept.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
-    mean = torch.where(kept, x / n, 0).sum(-1, keepdim=True)
+    unmasked = x != -math.inf
+    n = unmasked.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
+    mean = torch.where(unmasked, x / n, 0).sum(-1, keepdim=True)
     if not isinstance(q, Tensor):
         q = min(q, torch.finfo(x.dtype).max)
     return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # divided by n: n q might overflow

@@ -207,7 +207,7 @@ class RSoftmax(ParametricModule, mapping=MAPPINGS["r_softmax"]):
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. None: pass
             it at each call.
         dim: the dimension that sums to one.
-        learnable: train ``r`` from the given value, default 0.5; it stays above 0 and below 1.
+        learnable: train ``r``, from 0.5 if it is None; it stays above 0 and below 1.
         edge: the distance above the threshold over which weights rise.
         detach_threshold: treat the quantile as a constant in the backward pass.
 

@@ -57,23 +57,23 @@ def newton(chunks, m, going, tau, POWER: tl.constexpr):
 def step(chunks, m, tau, POWER: tl.constexpr):
     """One of Newton's steps for ``(sum [z - tau]+^power)^(1/power) = 1``, in the precision of tau."""
     count = tl.zeros_like(chunks.tile)
-    one = tl.zeros_like(chunks.tile).to(tau.dtype)
-    two = tl.zeros_like(chunks.tile).to(tau.dtype)
+    sum_ = tl.zeros_like(chunks.tile).to(tau.dtype)
+    square_sum = tl.zeros_like(chunks.tile).to(tau.dtype)
     for start in range(0, end(chunks), chunks.tile.shape[1]):
         z = scaled(chunk(chunks, start), m, POWER).to(tau.dtype)
         support = z > tau[:, None]
         if POWER == 1:
             count += tl.where(support, 1.0, 0.0)
-            one += tl.where(support, z, 0.0)
+            sum_ += tl.where(support, z, 0.0)
         else:
             above = tl.where(support, z - tau[:, None], 0.0)
-            one += above
-            two += above * above
-    one = tl.sum(one, 1)
+            sum_ += above
+            square_sum += above * above
+    sum_ = tl.sum(sum_, 1)
     if POWER == 1:
-        return (one - 1) / tl.sum(count, 1).to(tau.dtype)
-    norm = tl.sqrt(tl.sum(two, 1))
-    return tau + norm * (norm - 1) / one
+        return (sum_ - 1) / tl.sum(count, 1).to(tau.dtype)
+    norm = tl.sqrt(tl.sum(square_sum, 1))
+    return tau + norm * (norm - 1) / sum_
 
 
 @triton.jit
