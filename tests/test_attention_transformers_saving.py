@@ -104,7 +104,7 @@ def test_a_saved_model_comes_back_with_its_rates(name: str, learnable: bool, tmp
     assert torch.equal(head_parameters(type(model).from_pretrained(again)).values, head_parameters(model).values)
 
 
-@pytest.mark.parametrize(("learnable", "tensor"), [(False, "fixed"), (True, "free")])
+@pytest.mark.parametrize(("learnable", "tensor"), [(False, "value"), (True, "raw_value")])
 def test_saved_models_keep_their_format(learnable: bool, tensor: str, tmp_path: Path) -> None:
     model = built("bert")
     set_attention(model, "r_softmax", r=[0.2, 0.4], learnable=learnable)

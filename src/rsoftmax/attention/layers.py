@@ -147,7 +147,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         spec, module = self.mapping.mapping, self.mapping
         options: dict[str, Any] = {"mapping": spec.name, "log_n_scale": self.log_scale is not None}
         if spec.parameter is not None:
-            options |= {spec.parameter.name: module.value, **spec.bind_options(spec.name, module.options)}
+            options |= {spec.parameter.name: module.current_value, **spec.bind_options(spec.name, module.options)}
         return options
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:

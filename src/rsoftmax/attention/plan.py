@@ -8,7 +8,7 @@ from torch import Tensor
 from rsoftmax import kernels
 from rsoftmax._tensors import clone_if_inference, is_plain, is_recorded, without_autocast
 from rsoftmax.attention import blocks, reference
-from rsoftmax.kernels import chosen, use_kernels
+from rsoftmax.kernels import get_kernels, use_kernels
 from rsoftmax.kernels.attention_args import TENSORS, AttentionArgs
 
 
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 def plan(args: AttentionArgs) -> Plan:
     """How the process computes a call now."""
     kernel = kernels.attention_kernel()
-    return Plan(kernel is not None and kernel.supports_call(args), blocks.block_size(args), chosen())
+    return Plan(kernel is not None and kernel.supports_call(args), blocks.block_size(args), get_kernels())
 
 
 def forward(args: AttentionArgs, plan: Plan, keep_state: bool) -> tuple[Tensor, Tensor | None]:

@@ -43,13 +43,12 @@ def _calls(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]
     for name, mapping in MAPPINGS.items():
         if mapping.parameter is None:
             calls[name] = mapping.function
-        elif mapping.parameter.per_row:
+        else:
             letter = mapping.parameter.name
             given = {letter: parameters.get(letter, mapping.parameter.example)}
             given |= {option.name: parameters[option.name] for option in mapping.options if option.name in parameters}
             title = ", ".join([name, *(f"{letter} = {value:g}" for letter, value in given.items())])
             calls[title] = partial(mapping.function, **given)
-        # weighted_softmax takes one weight per entry; with equal weights it is softmax
     return calls
 
 

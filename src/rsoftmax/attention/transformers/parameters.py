@@ -74,11 +74,11 @@ class HeadParameter(nn.Module):
     @property
     def values(self) -> Tensor:
         """The values, ``[heads]``."""
-        return self.mapping.value  # type: ignore[no-any-return]
+        return self.mapping.current_value  # type: ignore[no-any-return]
 
     @values.setter
     def values(self, values: Tensor) -> None:
-        self.mapping.value = values
+        self.mapping.current_value = values
 
     def loaded_value(self) -> Value:
         """The values, or the number that all heads share; raises if neither configuration nor checkpoint had any."""

@@ -13,7 +13,8 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
         return;
     }
     if constexpr (std::is_same_v<Op, Entmax>)
-        if (!call.values) {                                           // short rows of these two have a faster path
+        // Short rows of these two have a faster path.
+        if (!call.values) {
             if (call.number == 1.5) return map_rows<Entmax15, T>(call, from, to, memory);
             if (call.number == 2) return map_rows<Sparsemax, T>(call, from, to, memory);
         }
@@ -24,13 +25,15 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
         }
     QuantileHint hint;
     for (long row = from; row < to; row++) {
-        if (row > from && call.value(row) != call.value(row - 1)) hint = {};   // of another rate
+        // A hint serves one rate.
+        if (row > from && call.value(row) != call.value(row - 1)) hint = {};
         forward<Op, T>(call, row, hint, memory);
     }
 }
 
 template <class Op, class T> long memory_entries(long n) {
-    if constexpr (std::is_same_v<Op, Entmax>) return std::max(memory_entries<Entmax15, T>(n), memory_entries<Sparsemax, T>(n));
+    if constexpr (std::is_same_v<Op, Entmax>) return std::max(memory_entries<Entmax15, T>(n), memory_entries<Sparsemax,
+        T>(n));
     return std::max(n <= longest<Op> ? ShortRows<Op, T>::entries(n) : 0, scratch_entries<T>(n));
 }
 
