@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MappingSpec, use_kernels
+from rsoftmax import MAPPINGS, MappingSpec, kernels, use_kernels
 from rsoftmax.attention import blocks as attention_blocks
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
@@ -550,7 +550,7 @@ def test_a_scale_for_each_head_or_row_multiplies_its_scores() -> None:
     assert torch.autograd.gradcheck(lambda s: sparse_attention(q, k, v, scale=s, r=0.4), (s,))
     with pytest.raises(ValueError, match=r"scale of shape \(3,\) is one value for each head, but query has 4 heads"):
         sparse_attention(q, k, v, scale=torch.rand(3), r=0.4)
-    with pytest.raises(TypeError, match="scale must be a number or a tensor, got 'log n'; .* log_n_scale=True"):
+    with pytest.raises(TypeError, match=r"scale must be a number or a tensor, got 'log n'; .* log_n_scale=True"):
         sparse_attention(q, k, v, scale="log n", r=0.4)
 
 
@@ -576,6 +576,16 @@ def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
                 ours = sparse_attention(q, k, v, mask, log_n_scale=True, **options)
                 assert_close(ours, sparse_attention(scaled, k, v, mask, **options))
                 assert_close(attention_weights(q, k, mask, log_n_scale=True, **options) @ v, ours)
+
+
+def test_gradients_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (x.detach().requires_grad_() for x in qkv())
+    expected = torch.autograd.grad(sparse_attention(q, k, v, r=0.4).sum(), (q, k, v))
+    monkeypatch.setattr(kernels.REGISTRY["cpu"], "available", lambda: False)
+    monkeypatch.setattr(kernels, "attention_kernel", lambda: None)
+    for create_graph in (False, True):
+        o = sparse_attention(q, k, v, r=0.4)
+        assert_close(torch.autograd.grad(o.sum(), (q, k, v), create_graph=create_graph), expected)
 
 
 def test_empty_batches_of_three_dimensions_give_empty_results() -> None:

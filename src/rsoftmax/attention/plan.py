@@ -8,7 +8,7 @@ from torch import Tensor
 from rsoftmax import kernels
 from rsoftmax._tensors import clone_if_inference, is_plain, is_recorded, without_autocast
 from rsoftmax.attention import blocks, reference
-from rsoftmax.kernels import get_kernels, use_kernels
+from rsoftmax.kernels import as_chosen, get_kernels
 from rsoftmax.kernels.attention_args import TENSORS, AttentionArgs
 
 
@@ -17,7 +17,7 @@ class Plan(NamedTuple):
 
     fused: bool  # the whole call by one kernel, not block by block
     block: int  # how many scores a block may have
-    kernels: str  # the argument of use_kernels for the rows of a block
+    kernels: str  # chosen for the rows of a block
 
 
 def plan(args: AttentionArgs) -> Plan:
@@ -38,7 +38,7 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     """The gradients that are needed."""
     if not plan.fused:
-        with use_kernels(plan.kernels):
+        with as_chosen(plan.kernels):
             return blocks.backward(args, g, needed, plan.block)
     assert state is not None
     d = kernels.attention.backward(args, state, g, needed)
@@ -66,7 +66,7 @@ class _Attention(torch.autograd.Function):
         with without_autocast(g):
             if not torch.is_grad_enabled() and is_plain(g):
                 return *backward(args, ctx.plan, state, g, needed), *others
-            with use_kernels(ctx.plan.kernels):
+            with as_chosen(ctx.plan.kernels):
                 return *reference.gradients(args, g, needed), *others
 
 
