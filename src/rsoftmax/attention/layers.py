@@ -116,8 +116,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         if query.is_nested:
             if attn_mask is not None or key_padding_mask is not None:
                 raise ValueError("MultiheadAttention: nested tensors take no masks; pass padded tensors instead")
-            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters())):
-                raise ValueError("MultiheadAttention: nested tensors are for inference; call it under torch.no_grad()")
             return self._nested(query, key, value), None
         batched, first = query.dim() == 3, self.batch_first
         if not batched:
@@ -132,7 +130,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         q = q if self.log_scale is None else q * self.log_scale[:, None, None].to(q.dtype)
         is_causal = is_causal and not self._appended  # the flag would remove appended keys
         mask = self._mask(None if is_causal else attn_mask, key_padding_mask, q.dtype)
-        options: dict[str, Any] = {"is_causal": is_causal, **self._options()}
+        spec, module = self.mapping.mapping, self.mapping
+        options = {"is_causal": is_causal, "mapping": spec.name, "log_n_scale": self.log_scale is not None}
+        if spec.parameter is not None:
+            options |= {spec.parameter.name: module.current_value, **spec.bind_options(spec.name, module.options)}
         o = sparse_attention(q, k, v, mask, self.dropout if self.training else 0.0, **options)
         o = self.out_proj(o.transpose(1, 2).flatten(-2))
         weights = attention_weights(q, k, mask, **options) if need_weights else None
@@ -141,14 +142,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not batched:
             return o.squeeze(0), None if weights is None else weights.squeeze(0)
         return o if first else o.transpose(0, 1), weights
-
-    def _options(self) -> dict[str, Any]:
-        """The mapping as arguments of :func:`rsoftmax.attention.sparse_attention`."""
-        spec, module = self.mapping.mapping, self.mapping
-        options: dict[str, Any] = {"mapping": spec.name, "log_n_scale": self.log_scale is not None}
-        if spec.parameter is not None:
-            options |= {spec.parameter.name: module.current_value, **spec.bind_options(spec.name, module.options)}
-        return options
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values [batch, heads, length, width of a head], with the appended ones."""
@@ -192,6 +185,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Self-attention over nested tensors: padded, with the padding removed."""
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters())):
+            raise ValueError("MultiheadAttention: nested tensors are for inference; call it under torch.no_grad()")
         if not (query is key is value and self.batch_first):
             raise ValueError("MultiheadAttention: nested tensors need batch_first=True and query = key = value")
         lengths = [len(x) for x in query.unbind()]

@@ -36,6 +36,29 @@ class Observer(NamedTuple):
     step: int = 1  # observe every step-th query
     replace: Callable[[nn.Module, Tensor], Tensor] | None = None  # of each output [batch, heads, queries, width]
 
+    def show(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        setting: dict[str, Any],
+    ) -> None:
+        """Call ``observe`` with the weights of a call, in blocks that fit in memory."""
+        count, keys, device = query.shape[2], key.shape[2], query.device
+        first, step = (self.step - 1, self.step) if count >= self.step else (0, 1)  # the last query of each sees most
+        size = max(BLOCK // max(query.shape[0] * query.shape[1] * keys, 1), 1)
+        for queries in torch.arange(first, count, step, device=device).split(size) if self.observe else ():
+            part = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
+            if causal:
+                visible = torch.arange(keys, device=device) <= queries[:, None]
+                part = visible if part is None else _add_bias(visible, part)
+            weights = attention_weights(query[:, :, queries], key, part, **setting)
+            keep = part if part is None or part.dtype == torch.bool else part != -math.inf
+            self.observe(Observed(module, weights, keep, queries, count, value))  # type: ignore[misc]
+
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
 
@@ -93,9 +116,7 @@ def attend(
         setting |= {"scale": None, "log_n_scale": True}
     output = sparse_attention(query, key, value, mask, dropout, causal, **setting)
     for observer in () if torch.compiler.is_compiling() else _observers.get():  # Dynamo cannot trace a ContextVar
-        if observer.observe is not None:
-            for seen in _observed(module, query, key, value, mask, causal, setting, observer.step):
-                observer.observe(seen)
+        observer.show(module, query, key, value, mask, causal, setting)
         output = observer.replace(module, output) if observer.replace else output
     asked = adapter.weights_wanted(options)
     weights = attention_weights(query, key, mask, causal, **setting) if asked else None
@@ -131,27 +152,3 @@ def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
     if bias is None or mask is None:
         return mask if bias is None else bias
     return bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
-
-
-def _observed(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    setting: dict[str, Any],
-    step: int,
-) -> Iterator[Observed]:
-    """The weights of every ``step``-th query, in blocks that fit in memory."""
-    count, device = query.shape[2], query.device
-    first, step = (step - 1, step) if count >= step else (0, 1)  # the last query of each step sees most
-    size = max(BLOCK // max(query.shape[0] * query.shape[1] * key.shape[2], 1), 1)
-    for queries in torch.arange(first, count, step, device=device).split(size):
-        part = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
-        if causal:
-            visible = torch.arange(key.shape[2], device=device) <= queries[:, None]
-            part = visible if part is None else _add_bias(visible, part)
-        weights = attention_weights(query[:, :, queries], key, part, **setting)
-        keep = part if part is None or part.dtype == torch.bool else part != -math.inf
-        yield Observed(module, weights, keep, queries, count, value)

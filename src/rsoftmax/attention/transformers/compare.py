@@ -150,17 +150,25 @@ class Outcome(NamedTuple):
         """The error of each sample."""
         if self.metric == COSINE:
             return (1 - (self.values * sparse.values).sum(-1)).cpu()
-        blocks = zip(self.values.split(256), sparse.values.split(256), strict=True)
-        return torch.cat([_divergence(self.metric, p.float(), q.float()) for p, q in blocks]).cpu()
+        errors = []
+        for dense, other in zip(self.values.split(256), sparse.values.split(256), strict=True):
+            both = torch.stack([dense, other]).float()
+            if self.metric == KL:
+                log_p, log_q = both.log_softmax(-1)[:, None]
+            else:  # presence and absence of each label
+                log_p, log_q = F.logsigmoid(torch.stack([both, -both], 1))
+            errors.append((log_p.exp() * (log_p - log_q)).sum((0, -1)))
+        return torch.cat(errors).cpu()
 
-
-def _divergence(metric: str, dense: Tensor, sparse: Tensor) -> Tensor:
-    """Of distributions over classes, or of independent labels, with these logits."""
-    if metric == KL:
-        p, q = dense.log_softmax(-1), sparse.log_softmax(-1)
-        return (p.exp() * (p - q)).sum(-1)
-    p, q = (F.logsigmoid(torch.stack([logits, -logits])) for logits in (dense, sparse))
-    return (p.exp() * (p - q)).sum((0, -1))
+    def sampled_loss(self) -> Tensor:
+        """A loss whose mean square is twice the error: with outputs sampled from the model, or a random direction."""
+        if self.metric == COSINE:
+            return (self.values * torch.randn_like(self.values)).sum()
+        if self.metric == LABELS:
+            truth = torch.bernoulli(self.values.detach().sigmoid())
+            return F.binary_cross_entropy_with_logits(self.values, truth, reduction="sum")
+        classes = torch.distributions.Categorical(logits=self.values.detach()).sample()
+        return F.cross_entropy(self.values, classes, reduction="sum")
 
 
 def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:

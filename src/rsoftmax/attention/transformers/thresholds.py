@@ -20,7 +20,7 @@ from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import HeadTable, pretrained_model
 from rsoftmax.attention.transformers.attend import Observed, Observer, observing
 from rsoftmax.attention.transformers.batches import Batch, step_of
-from rsoftmax.attention.transformers.compare import COSINE, LABELS, Outcome, Tick, outcome_of
+from rsoftmax.attention.transformers.compare import Tick, outcome_of
 from rsoftmax.attention.transformers.measure import UNCOMPILED, evaluating, real_pairs, run_observed
 
 Thresholds = list[Tensor]  # [heads], per layer
@@ -199,11 +199,7 @@ def _costs(seen: Observed, p: Tensor, gap: Tensor, covariance: Tensor, edge: flo
 
 
 def gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Module, Tensor]:
-    """The covariance of the gradient at each head's output, ``[heads, width, width]`` by attention module.
-
-    The gradient is that of a loss whose mean square is twice the error: the negative log-likelihood of outputs that are
-    sampled from the model, or the projection of the embedding on a random direction.
-    """
+    """The covariance of the sampled loss's gradient at each head's output, ``[heads, width, width]`` by module."""
     leaves: list[tuple[nn.Module, Tensor]] = []
     covariance: dict[nn.Module, Tensor] = {}
 
@@ -214,19 +210,9 @@ def gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modul
     for batch in batches[:GRADIENT_BATCHES]:
         leaves.clear()
         with torch.enable_grad(), evaluating(model), UNCOMPILED, observing(Observer(None, replace=add_leaf)):
-            loss = _sampled_loss(outcome_of(model, batch, model(**batch)))
+            loss = outcome_of(model, batch, model(**batch)).sampled_loss()
             gradients = torch.autograd.grad(loss, [leaf for _, leaf in leaves], materialize_grads=True)
         for (module, _), grad in zip(leaves, gradients, strict=True):
             total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
             covariance[module] = covariance.get(module, torch.zeros_like(total)) + total
     return covariance
-
-
-def _sampled_loss(outcome: Outcome) -> Tensor:
-    if outcome.metric == COSINE:
-        return (outcome.values * torch.randn_like(outcome.values)).sum()
-    if outcome.metric == LABELS:
-        truth = torch.bernoulli(outcome.values.detach().sigmoid())
-        return F.binary_cross_entropy_with_logits(outcome.values, truth, reduction="sum")
-    classes = torch.distributions.Categorical(logits=outcome.values.detach()).sample()
-    return F.cross_entropy(outcome.values, classes, reduction="sum")
