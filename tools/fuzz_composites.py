@@ -9,10 +9,7 @@ import transformers as hf
 from fuzz_draw import Draw
 
 from rsoftmax import MAPPINGS
-from rsoftmax.attention import attention_layers as layers
-from rsoftmax.attention import head_parameters as parameters
-from rsoftmax.attention import set_attention
-from rsoftmax.attention import set_head_parameters as set_parameter
+from rsoftmax.attention.transformers import layers, parameters, set_attention, set_parameter
 from rsoftmax.registry import ParamSpec
 
 hf.utils.logging.disable_progress_bar()

@@ -107,19 +107,14 @@ def sparsemax_loss(
     return _fenchel_young("sparsemax_loss", logits, targets, 2.0, ignore_index, reduction)
 
 
-def check_reduction(name: str, reduction: str) -> None:
-    """Raise unless it is a reduction of torch's losses."""
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
 def _fenchel_young(
     name: str, logits: Tensor, targets: Tensor, alpha: Value, ignore_index: int, reduction: Reduction
 ) -> Tensor:
     dim = min(1, logits.dim() - 1) if isinstance(logits, Tensor) else -1
     check_input(name, logits, dim, argument="logits")
     used = _used_targets(name, logits, targets, dim, ignore_index)
-    check_reduction(name, reduction)
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     alpha = check_value(name, ALPHA, alpha, logits, dim)
     alpha = alpha.movedim(dim, -1) if isinstance(alpha, Tensor) else alpha
     x = torch.where(used.unsqueeze(dim), logits, 0).movedim(dim, -1).to(at_least_float32(logits.dtype))

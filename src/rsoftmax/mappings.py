@@ -16,8 +16,9 @@ import math
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import broadcast, check_input, inside_domain
-from rsoftmax._tensors import Value, exp_limit
+from rsoftmax._rows import ParamSpec, broadcast, check_input, check_option, inside_domain, over_rows
+from rsoftmax._tensors import Value, apply_unmasked, exp_limit, mask_to_neg_inf, row_max
+from rsoftmax.kernels.dispatch import row_function
 from rsoftmax.registry import (
     BELOW_ONE,
     COUNT,
@@ -29,14 +30,7 @@ from rsoftmax.registry import (
     RATE,
     WEIGHT,
     MappingSpec,
-    ParamSpec,
-    apply_unmasked,
-    check_option,
-    mask_to_neg_inf,
-    over_rows,
     register_mapping,
-    row_function,
-    row_max,
 )
 
 __all__ = [

@@ -20,7 +20,7 @@ struct RowPartition {
     long rows, size, count;
     explicit RowPartition(const AttentionCall& call)
         : rows(call.groups * call.rows), size(rows >= 8 * block_rows ? 4 * block_rows : rows),
-            count((rows + size - 1) / size) {}
+          count((rows + size - 1) / size) {}
     long total(const AttentionCall& call) const { return call.batch * call.heads * count; }
 };
 

@@ -1,8 +1,11 @@
 // Attention, backward: scores computed again, thresholds as forward left them, and products only where a weight is not
 // zero.
 //
-// With o = sum p n v (n: dropout), dp = n (g . v), ds = c (dp - mean) and s = q . k:  dv += p n g, dq += ds k, dk +=
-// ds q. The mean needs all dp of a row, so there are two rounds over the keys: dp and dv, then dq and dk.
+// With o = sum p n v (n: dropout), dp = n (g . v), ds = c (dp - mean) and s = q . k:
+//
+//     dv += p n g,  dq += ds k,  dk += ds q
+//
+// The mean needs all dp of a row, so there are two rounds over the keys: dp and dv, then dq and dk.
 #pragma once
 
 #include "blocks.h"
@@ -78,8 +81,7 @@ struct Backward {
 
     Backward(const AttentionCall& call, Memory& memory)
         : call(call), q_row(padded_to_tile(call.width)), v_row(padded_to_tile(call.value_width)),
-            s_row(score_row_size(call)),
-          visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
+          s_row(score_row_size(call)), visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
         long keys = padded_to_tile(call.length), weights = block_rows * s_row;
         k_panels = memory.take<float>(keys * q_row);
         v_panels = memory.take<float>(keys * v_row);

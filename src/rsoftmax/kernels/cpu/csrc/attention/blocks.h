@@ -112,7 +112,7 @@ struct Block {
             keys[i] = visible(query(i));
             if (keys[i].size() == 0) continue;
             all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)}
-                : Range(keys[i]);
+                             : Range(keys[i]);
             max_keys = std::max(max_keys, keys[i].size());
         }
     }
@@ -137,8 +137,7 @@ struct Block {
         });
     }
 
-    // The scores of all rows, with mask and bias, at the columns of their keys.  Backward computes the same bits
-    // again.
+    // The scores of all rows, with mask and bias, at the columns of their keys.  Backward computes the same bits.
     void compute_scores(const float* q, long q_row, const Panels& panels, float* s, long s_row) const {
         panels.multiply(q, q_row, rows, all, s, s_row);
         for (long i = 0; i < rows; i++)

@@ -27,9 +27,8 @@ struct Forward {
 
     Forward(const AttentionCall& call, Memory& memory)
         : call(call), q_row(padded<float>(call.width)), v_row(padded_to_tile(call.value_width)),
-            s_row(score_row_size(call)),
-          is_one_block(call.groups * call.rows <= block_rows),
-              visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
+          s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= block_rows),
+          visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
         long rows = std::min<long>(block_rows, call.groups * call.rows);
         panels = memory.take<float>((is_one_block ? tile_cols : padded_to_tile(call.length)) * q_row);
         values = memory.take<float>(is_one_block || in_place(call, call.value_width) ? 0 : call.length * v_row);

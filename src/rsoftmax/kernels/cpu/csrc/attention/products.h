@@ -20,8 +20,8 @@ INLINE long padded_to_tile(long n) { return (n + tile_cols - 1) / tile_cols * ti
 // A matrix whose entry (i, j) is data[i * row + j * step].
 struct Matrix { const float* data; long row, step; };
 
-// c (M x wide) = a (M x depth) b (depth x wide), or c + a b; rows of b and c are contiguous.  Every sum runs over the
-// depth in order, so a number does not depend on which tile computes it.
+// c (M x tile_cols) = a (M x depth) b (depth x tile_cols), or c + a b; rows of b and c are contiguous.  Every sum runs
+// over the depth in order, so a number does not depend on which tile computes it.
 template <int M, bool add> INLINE void tile(Matrix a, const float* b, long b_row, long depth, float* c, long c_row) {
     Vec<float> sum[M][2];
 #pragma GCC unroll 16
@@ -57,7 +57,7 @@ template <bool add> void strip(Matrix a, const float* b, long b_row, long depth,
     tiles<1, add>(a, b, b_row, depth, c, c_row, rows);
 }
 
-// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of wide.
+// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of tile_cols.
 template <bool add>
 void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
     for (long j = 0; j < columns; j += tile_cols) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
@@ -105,7 +105,7 @@ NOINLINE void add_rows(const float* w, const int32_t* indices, long count, const
 // A panel: up to `tile_cols` rows of x, as columns; columns without a row are zero.
 template <class S> NOINLINE void build_panel(const S* x, long x_row, long rows, long width, float* to) {
     constexpr long n = lanes<float>, line = 64 / sizeof(S);
-    // The next panel, in the order in which memory is fast.
+    // Prefetches the next panel, in the order in which memory is fast.
     for (long i = tile_cols; i < 2 * tile_cols; i++)
         for (long d = 0; d < width; d += line) __builtin_prefetch(x + i * x_row + d);
     for (long side = 0; side < tile_cols; side += n)
@@ -174,7 +174,7 @@ NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row
         bool in_place = std::is_same_v<S, float> && width % n == 0;
         long here = std::min(n, count - j);
         if (!in_place) copy_rows(x + j * x_row, x_row, here, width, copy, vectors * n);
-        // The last row stands for those that do not exist.
+        // Beyond the end, the last row is read again.
         for (long i = 0; i < n; i++) {
             long k = std::min(i, here - 1);
             row[i] = in_place ? (const float*)(x + (j + k) * x_row) : copy + k * vectors * n;

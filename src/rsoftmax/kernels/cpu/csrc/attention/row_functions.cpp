@@ -340,7 +340,7 @@ double propagate_threshold(const ScoreRow& row, const RowState& s, double total,
 
 template <class Op> constexpr AttentionFunctions functions = {
     Op::power != 0, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
-        rebuild_list<Op>, propagate_threshold<Op>};
+    rebuild_list<Op>, propagate_threshold<Op>};
 
 }  // namespace
 

@@ -24,10 +24,8 @@ template <> struct Entry<RowsCall> {
 #define ITEM(name) FIELD(RowsCall, name)
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(rows), ITEM(n), ITEM(x), ITEM(x_stride), ITEM(mask), ITEM(mask_step),
-            ITEM(mask_stride),
-        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p), ITEM(states), ITEM(g),
-            ITEM(dx), ITEM(dvalues),
-        ITEM(detach), ITEM(threads)};
+        ITEM(mask_stride), ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p),
+        ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues), ITEM(detach), ITEM(threads)};
 #undef ITEM
     static const char* problem(const RowsCall& call) {
         if (!call.x || !call.p) return "x and p are needed";
@@ -48,9 +46,9 @@ template <> struct Entry<AttentionCall> {
         ITEM(op), ITEM(dtype), ITEM(batch), ITEM(heads), ITEM(groups), ITEM(rows), ITEM(length), ITEM(width),
         ITEM(value_width), ITEM(q), ITEM(k), ITEM(v), ITEM(q_strides), ITEM(k_strides), ITEM(v_strides), ITEM(bias),
         ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(number), ITEM(values), ITEM(values_strides),
-            ITEM(edge),
-        ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states), ITEM(g),
-        ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues), ITEM(threads)};
+        ITEM(edge), ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states),
+        ITEM(g), ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues),
+        ITEM(threads)};
 #undef ITEM
     static const char* problem(const AttentionCall& call) {
         if (call.dtype == dtype_float64) return "attention does not support float64";
@@ -131,8 +129,8 @@ PyMODINIT_FUNC INIT(LEVEL)() {
     auto index = [](size_t i) { return long(i); };
     PyObject* bindings = PyModule_Create(&module);
     if (bindings && add(bindings, "OPERATIONS", operation_names, index) &&
-        add(bindings, "DTYPES", dtype_names, index) &&
-        add(bindings, "STATE", operation_names, state_size)) return bindings;
+        add(bindings, "DTYPES", dtype_names, index) && add(bindings, "STATE", operation_names, state_size))
+        return bindings;
     Py_XDECREF(bindings);
     return nullptr;
 }

@@ -16,21 +16,21 @@ template <class T> INLINE Vec<T> from_ordered_bits(IntVec<T> b) { return (Vec<T>
 
 // The entries next to a pivot: how many are greater, the largest that is not, and the least that is.
 template <class T> struct Cut {
-    using U = typename vec<std::make_unsigned_t<Int<T>>, bytes>::type;
+    using UintVec = typename vec<std::make_unsigned_t<Int<T>>, bytes>::type;
     IntVec<T> greater{}, under, over;
     // All keys differ by less than the range of an unsigned integer: downwards from the pivot and round to the other
     // end, the nearest below comes first and the nearest above last.
     INLINE Cut(const Columns<T>& keys, IntVec<T> pivot) {
-        U first = U{} - 1, last{};
+        UintVec first = UintVec{} - 1, last{};
         for (long i = 0; i < keys.n; i++) {
             IntVec<T> k = (IntVec<T>)keys(i);
-            U down = (U)pivot - (U)k;
+            UintVec down = (UintVec)pivot - (UintVec)k;
             greater -= k > pivot;
             first = minimum(first, down);
             last = maximum(last, down);
         }
-        under = (IntVec<T>)((U)pivot - first);
-        over = (IntVec<T>)((U)pivot - last);
+        under = (IntVec<T>)((UintVec)pivot - first);
+        over = (IntVec<T>)((UintVec)pivot - last);
     }
 };
 
@@ -53,7 +53,7 @@ template <class T> struct Location {
     }
 
 private:
-    // By exchanges, which are the same for all lanes.
+    // Sorts by exchanges, which are the same for all lanes.
     static INLINE void sort(Vec<T>* s, long count) {
 #pragma GCC unroll 8
         for (long last = count - 1; last > 0; last--)
@@ -80,7 +80,7 @@ template <class T> INLINE Neighbours<T> neighbours(const Columns<T>& keys, const
     Vec<T> below = to_float<T>(row.unmasked - rank), beyond = to_float<T>(rank);
     Location<T> where(keys, row);
     Vec<T> scale = where.spread * T(.5875), guess = where.centre + scale * log<T>(below / beyond);
-    // Between entries there, for the second pivot.
+    // The gap between entries there, for the second pivot.
     Vec<T> gap = scale * (1 / below + 1 / beyond);
     for (;; gap = Vec<T>{}) {
         IntVec<T> last = above == rank, at_b = last | (a == b), done = at_b | (from - above == 2);
@@ -97,7 +97,7 @@ template <class T> INLINE Neighbours<T> neighbours(const Columns<T>& keys, const
         wa = up ? splat<T>(1) : wa * T(.75);
         b = up ? b : cut.under;
         above = up ? above : cut.greater;
-        // 0: lo is the maximum, and other lanes continue.
+        // Where greater is 0, lo is the maximum, and other lanes continue.
         next = (up | (cut.greater == 0)) ? next : cut.over;
         wb = up ? wb * T(.75) : splat<T>(1);
         Vec<T> fa = (to_float<T>(from - rank) - T(.5)) * wa, fb = (to_float<T>(rank - above) - T(.5)) * wb,

@@ -9,7 +9,7 @@
 namespace rsoftmax {
 namespace {
 
-// It stays from call to call.
+// Reused from call to call.
 thread_local Memory thread_memory;
 
 template <class T> const RowFunctions<T>& functions_of(const RowsCall& call) {
@@ -38,7 +38,7 @@ template <class T> void work(Job<RowsCall>& job) {
 // ----------------------------------------------------------------------------------------------------- half precision
 
 template <class S> void decode_rows(const S* from, long stride, long rows, long n, float* to) {
-    // One long row.
+    // Adjacent rows are one long row.
     if (stride == n) {
         n *= rows;
         rows = 1;

@@ -157,8 +157,8 @@ private:
 
     INLINE void map(TSoftmax, Stats& stats, const Doubles<T>& t) const {
         stats.mark_nan(~within<T>(t, 0, inf<double>));
-        normalise(stats, Hinges<T>(__builtin_convertvector(t, Vec<T>), stats.none, call.edge), Neighbours<T>{},
-            Doubles<T>{});
+        normalise(stats, Hinges<T>(__builtin_convertvector(t, Vec<T>), stats.none, call.edge),
+            Neighbours<T>{}, Doubles<T>{});
     }
 
     INLINE void map(RSoftmax, Stats& stats, const Doubles<T>& value) const {
@@ -167,8 +167,8 @@ private:
         // Must match QuantilePosition.
         Doubles<T> unmasked = __builtin_convertvector(stats.unmasked, Doubles<T>), above = unmasked - 1 - value;
         Doubles<T> position = is_count ? (above > 0 ? above : Doubles<T>{}) : value * (unmasked - 1);
-        IntVec<T> dense = stats.none | __builtin_convertvector(is_count ? value > unmasked - 1 : value == 0,
-            IntVec<T>);
+        auto is_dense = is_count ? value > unmasked - 1 : value == 0;
+        IntVec<T> dense = stats.none | __builtin_convertvector(is_dense, IntVec<T>);
         IntVec<T> j = __builtin_convertvector(position, IntVec<T>);
         Doubles<T> f = position - __builtin_convertvector(j, Doubles<T>);
         Neighbours<T> at = neighbours(keys, stats, dense ? IntVec<T>{} : stats.unmasked - 1 - j);

@@ -1,5 +1,5 @@
-// The weights w of p = w e^(x - m) / sum, m = max(x): what distinguishes softmax from the mappings with a threshold, w
-// = min(x - theta, edge)+.
+// The weights w of p = w e^(x - m) / sum, m = max(x): what distinguishes softmax from the mappings with a threshold,
+// w = min(x - theta, edge)+.
 //
 // Each type gives, for a vector of logits x with d = x - m: where w is not zero (in_support), and w itself.  Weights
 // may carry any common factor: a power of two near 1 / span keeps them in range and costs no rounding.  Those with a
@@ -108,8 +108,8 @@ template <class T> struct Hinge {
     }
 };
 
-// min(x - theta, edge)+, theta = hi - (1 - f)(hi - lo) the quantile.  x - theta is computed as (x - hi) + (hi -
-// theta), which are both >= 0, and not both 0, where x > lo.
+// min(x - theta, edge)+, theta = hi - (1 - f)(hi - lo) the quantile.  x - theta is computed as
+// (x - hi) + (hi - theta), which are both >= 0, and not both 0, where x > lo.
 template <class T> struct Quantile {
     static constexpr bool constant = false;
     T m, lo, hi, slope, rest, cap;
