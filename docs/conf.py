@@ -100,14 +100,16 @@ PAGES = {
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
     "../results/report/report.md": "report.md",
+    "../examples/03_sparse_encoder_fine_tuned_and_timed.py": "examples/03_sparse_encoder_fine_tuned_and_timed",
     "../examples/07_onnx.py": "examples/07_onnx",
 }
 
 
 def pages_outside(app: Sphinx, docname: str, source: list[str]) -> None:
     """Point links to files outside docs/ at their pages."""
+    up = "../" * docname.count("/")
     for path, page in PAGES.items():
-        source[0] = source[0].replace(f"]({path})", f"]({page})")
+        source[0] = source[0].replace(f"]({up}{path}", f"]({up}{page}")
 
 
 def setup(app: Sphinx) -> None:
