@@ -14,6 +14,9 @@ import rsoftmax
 ROOT = Path(__file__).parents[1]
 warnings.simplefilter("ignore", RemovedInNextVersionWarning)  # raised by the extensions
 
+for package in (rsoftmax.attention, rsoftmax.labels):  # autodoc needs their names, which are loaded on first use
+    vars(package).update({name: getattr(package, name) for name in package.__all__})
+
 project = "rsoftmax"
 author = "the rsoftmax developers"
 version = release = rsoftmax.__version__
