@@ -76,7 +76,7 @@ def test_training_the_head_lowers_the_loss_and_evaluates_held_out_rows(text_enco
 def test_a_guarantee_holds_out_a_fifth_and_is_saved(text_encoder: Path, tmp_path: Path) -> None:
     model = LabelModel.from_encoder(text_encoder, NAMES, "samples")
     model.fit(MANY * 3, OF_MANY * 3, guarantee={"recall": 0.8}, **QUICK)
-    assert model.evaluation["guarantee"] == "recall of a row at least 0.8, in expectation"
+    assert model.evaluation["guarantee"] == "recall of a sample at least 0.8, in expectation"
     assert model.evaluation["rows"] == round(0.2 * 3 * len(MANY))
     model.save_pretrained(tmp_path / "model")
     again = LabelModel.from_pretrained(tmp_path / "model")

@@ -118,14 +118,14 @@ def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> No
     write_csv(tmp_path / "rows.csv", [("colour", "rain", "labels"), *rows])
     words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,colour", "--labels", "labels", "--out"]
     said = rsoftmax("train", *words, tmp_path / "model", "--recall", 0.8)
-    assert "guaranteed: recall of a row at least 0.8, in expectation" in said
+    assert "guaranteed: recall of a sample at least 0.8, in expectation" in said
     assert "on 20 held-out rows" in said
     write_csv(tmp_path / "new.csv", [("colour", "rain"), ("red", 1), ("blue", 1)])
     red, blue = rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
     assert red.startswith("1: warm")
     assert {"cold", "wet"} <= set(re.findall("[a-z]+", blue))
     for wrong, message in (
-        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out rows: it takes at least 99"),
+        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out samples: it takes at least 99"),
         (["--precision", 0.8], "needs --confidence, such as 0.95"),
         (["--recall", 1.5], "expected a number between 0 and 1, got 1.5"),
         (["--recall", 0.8, "--by", "rows"], "'rows' is not one of samples, micro, label"),

@@ -50,9 +50,6 @@ def multilabel_r_softmax_loss(
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
         >>> multilabel_r_softmax_loss(z, y, 0.5)
@@ -81,9 +78,6 @@ def multilabel_t_softmax_loss(
         threshold: a label counts as positive above it; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
         >>> multilabel_t_softmax_loss(z, y, 0.9)
@@ -107,9 +101,6 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reductio
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> softmax_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.0417)
@@ -129,14 +120,11 @@ def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``. Zero exactly where ``p = eta``.
-
     Example:
         >>> sparsemax_huber_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(0.2500)
 
-    In a row without a positive label the loss is zero.
+    Zero exactly where ``p = eta``, and in a sample without a positive label.
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
@@ -158,9 +146,6 @@ def sparsemax_hinge_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
         logits: [..., K].
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> sparsemax_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -186,22 +171,16 @@ def sparsehourglass_hinge_loss(
         q: as in :func:`rsoftmax.sparsehourglass`.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> sparsehourglass_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.3220)
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
-    z, y, _ = _prepare("sparsehourglass_hinge_loss", logits, labels)
-    return reduce_samples(
-        "sparsehourglass_hinge_loss",
-        _spread(z, y)
-        + _hinge(z, y, _margin(y) / hourglass_scale(z, check_value("sparsehourglass_hinge_loss", Q, q, z, -1))),
-        reduction,
-    )
+    name = "sparsehourglass_hinge_loss"
+    z, y, _ = _prepare(name, logits, labels)
+    margin = _margin(y) / hourglass_scale(z, check_value(name, Q, q, z, -1))
+    return reduce_samples(name, _spread(z, y) + _hinge(z, y, margin), reduction)
 
 
 def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
@@ -211,9 +190,6 @@ def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reducti
         count_logits: logits of the counts 0..K, [..., K + 1].
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> label_count_loss(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1, 1]))
@@ -243,9 +219,6 @@ def label_rate_loss(rate_logit: Tensor, labels: Tensor, *, reduction: Reduction 
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> label_rate_loss(torch.tensor([0.5]), torch.tensor([1, 0, 0, 0]))
         tensor(0.5991)
@@ -266,7 +239,7 @@ def label_rate_loss(rate_logit: Tensor, labels: Tensor, *, reduction: Reduction 
 
 
 def sigmoid_binary_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
-    r"""The negative log-likelihood of independent labels, summed over the labels of a row.
+    r"""The negative log-likelihood of independent labels, summed over the labels of a sample.
 
     .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
 
@@ -274,9 +247,6 @@ def sigmoid_binary_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: R
         logits: [..., K].
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> sigmoid_binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -296,9 +266,6 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> zlpr_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.6867)
@@ -313,7 +280,7 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
 
 
 def _misses(z: Tensor, y: Tensor) -> Tensor:
-    """The negative log-likelihood of each row's labels."""
+    """The negative log-likelihood of each sample's labels."""
     return F.softplus(torch.where(y == 1, -z, z)).sum(-1)
 
 
@@ -348,11 +315,11 @@ def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
 
 def _tied(v: Tensor) -> tuple[Tensor, Tensor]:
     """For each entry of a sorted row, the positions of the first and the last entry equal to it."""
-    places = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
+    index = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
     same = F.pad(v[..., 1:] == v[..., :-1], (1, 0))  # equal to the previous entry
-    first = places.masked_fill(same, 0).cummax(-1).values
+    first = index.masked_fill(same, 0).cummax(-1).values
     ends = ~F.pad(same[..., 1:], (0, 1))
-    last = places.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
+    last = index.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
 
