@@ -179,8 +179,9 @@ def sparsehourglass_hinge_loss(
     """
     name = "sparsehourglass_hinge_loss"
     z, y, _ = _prepare(name, logits, labels)
+    spread = _spread(z, y)
     margin = _margin(y) / hourglass_scale(z, check_value(name, Q, q, z, -1))
-    return reduce_samples(name, _spread(z, y) + _hinge(z, y, margin), reduction)
+    return reduce_samples(name, spread + _hinge(z, y, margin), reduction)
 
 
 def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:

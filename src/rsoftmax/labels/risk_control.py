@@ -164,8 +164,8 @@ def describe_guarantee(
     """The guarantee in words.
 
     Example:
-        >>> describe_guarantee(recall=0.9), describe_guarantee(precision=0.8, by="label", confidence=0.95)
-        ('recall of a sample at least 0.9, in expectation', 'precision of every label at least 0.8, with confidence 0.95')
+        >>> describe_guarantee(precision=0.8, by="label", confidence=0.95)
+        'precision of every label at least 0.8, with confidence 0.95'
     """
     of = {"samples": "a sample", "micro": "all entries", "label": "every label"}[by]
     sure = "in expectation" if confidence is None else f"with confidence {confidence:g}"
