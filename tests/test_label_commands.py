@@ -68,7 +68,7 @@ def test_a_trained_model_is_evaluated_asked_and_exported(model: Path, table: Pat
     assert "anger" in said
     assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
     scores = json.loads(rsoftmax("evaluate", model, table, "--json"))
-    assert scores["rows"] == len(ROWS)
+    assert scores["num_samples"] == len(ROWS)
     assert {one["label"] for one in scores["labels"]} == {"anger", "joy", "love"}
     assert rsoftmax("export", model, "--onnx", tmp_path / "model.onnx") == (
         f"wrote {tmp_path / 'model.onnx'}: marginals and labels of 3 labels\n"
@@ -292,7 +292,7 @@ def test_labels_that_the_model_does_not_know_are_missed_and_named_or_refused(mod
     assert done.exit_code == 0, done.output
     assert "1 label unknown to the model, counted as missed: envy" in done.stderr
     envy = json.loads(done.stdout)["labels"][-1]
-    assert (envy["label"], envy["recall"], envy["f1"], envy["rows"]) == ("envy", 0, 0, 2)
+    assert (envy["label"], envy["recall"], envy["f1"], envy["support"]) == ("envy", 0, 0, 2)
     refused = rsoftmax("evaluate", model, tmp_path / "new.csv", "--strict", code=2)
     assert "new.csv, row 2: unknown label 'envy'; the labels are anger, joy, love" in refused
 

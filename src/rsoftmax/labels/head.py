@@ -146,12 +146,10 @@ class MultiLabelHead(nn.Module):
         if _may_be_unknown(y, self.criterion):
             known = ~y.isnan()
             y, weight = y.nan_to_num(), known.to(scores.logits.dtype) if weight is None else known * weight
-        if weight is None:
-            loss = self.rule.loss(scores, y)
-        elif weight.shape[-1] == 1:
-            loss = self.rule.loss(scores, y) * weight.squeeze(-1)
-        else:
-            loss = self.rule.weighted_loss(scores, y, weight)
+        per_sample = weight is not None and weight.shape[-1] == 1
+        loss = self.rule.loss(scores, y, None if per_sample else weight)
+        if weight is not None and per_sample:
+            loss = loss * weight.squeeze(-1)
         return reduce_samples("MultiLabelHead.loss", loss, reduction)
 
     def calibrate(

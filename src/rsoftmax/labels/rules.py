@@ -144,7 +144,7 @@ class Rule(ABC):
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
         """Compute the scores from the output of each layer and network."""
-        return Scores(outputs["logits"])
+        return Scores(outputs["logits"], outputs.get("threshold"), outputs.get("rate"))
 
     @abstractmethod
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
@@ -153,13 +153,14 @@ class Rule(ABC):
         The decoder holds calibration, thresholds and options of the head; only "expected_f1" uses it.
         """
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The training loss of each sample, [...], given labels y [..., K]."""
-        loss: Tensor = getattr(losses, self.criterion)(scores.margins, y, reduction="none")
-        return loss
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The training loss of each sample, [...], given labels y [..., K].
 
-    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of each sample, [...], with a weight for each label, [..., K]; binary cross-entropy only."""
+        With binary cross-entropy each label may have a weight, [..., K].
+        """
+        if weight is None:
+            loss: Tensor = getattr(losses, self.criterion)(scores.margins, y, reduction="none")
+            return loss
         if self.criterion != MASKABLE:
             raise ValueError(
                 f"MultiLabelHead: loss={self.criterion!r} takes neither weights of single labels nor unknown"
@@ -182,10 +183,10 @@ class RankingRule(Rule):
     mappings = ("r_softmax",)
     losses = ("multilabel_r_softmax_loss", *RANKING_LOSSES)
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of the ranking."""
-        if self.criterion != "multilabel_r_softmax_loss":
-            return super().loss(scores, y)
+        if self.criterion != "multilabel_r_softmax_loss" or weight is not None:
+            return super().loss(scores, y, weight)
         rate = self.training_rate(scores, y)
         return losses.multilabel_r_softmax_loss(scores.logits, y, rate, reduction="none")
 
@@ -197,10 +198,10 @@ class RankingRule(Rule):
 class MarginRule(Rule):
     """A rule that depends on the logits minus a threshold."""
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of the margins."""
-        if self.criterion != "multilabel_t_softmax_loss":
-            return super().loss(scores, y)
+        if self.criterion != "multilabel_t_softmax_loss" or weight is not None:
+            return super().loss(scores, y, weight)
         threshold = 0.0 if scores.threshold is None else scores.threshold
         return losses.multilabel_t_softmax_loss(scores.logits, y, threshold, reduction="none")
 
@@ -233,21 +234,22 @@ class ExpectedF1(MarginRule):
         rate, probs = rate_of_count(decoded.k, decoded.margins), keep_count(decoded.margins, decoded.k)
         return Output(*scores, rate, probs, decoded.log_odds)
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of K + 1 labels, the last being "no label"."""
-        return super().loss(*_with_no_label(scores, y))
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of K + 1 labels, the last being "no label".
 
-    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of K + 1 labels; "no label" counts where all labels are known, or a positive one is.
-
-        Its weight is the mean weight of the known labels.
+        With weights, "no label" counts where all labels are known, or a positive one is, with the mean weight of the
+        known labels.
         """
-        if scores.no_label_logit is not None:
+        if scores.no_label_logit is None:
+            return super().loss(scores, y, weight)
+        if weight is not None:
             known = weight > 0
             decided = (y.bool() & known).any(-1, keepdim=True) | known.all(-1, keepdim=True)
             mean = weight.sum(-1, keepdim=True) / known.sum(-1, keepdim=True).clamp(min=1)
             weight = torch.cat([weight, mean * decided], -1)
-        return super().weighted_loss(*_with_no_label(scores, y), weight)
+        logits = torch.cat([scores.logits, scores.no_label_logit], -1)
+        y = torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
+        return super().loss(Scores(logits, scores.threshold), y, weight)
 
 
 class Rate(RankingRule):
@@ -264,10 +266,6 @@ class Rate(RankingRule):
     name = "rate"
     logit_mlps: ClassVar = {"rate": 64}
 
-    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits of labels and of the rate."""
-        return Scores(outputs["logits"], aux_logits=outputs["rate"])
-
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the nearest number of labels by r-softmax."""
         r = self.training_rate(scores)
@@ -275,9 +273,10 @@ class Rate(RankingRule):
         logits = scores.logits.where(~r.isnan(), torch.nan)
         return Output(*scores, rate_of_count(k, logits), keep_count(logits, k))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of the labels plus that of the rate."""
-        return super().loss(scores, y) + losses.label_rate_loss(scores.require("aux_logits"), y, reduction="none")
+        rate_loss = losses.label_rate_loss(scores.require("aux_logits"), y, reduction="none")
+        return super().loss(scores, y, weight) + rate_loss
 
     def training_rate(self, scores: Scores, y: Tensor | None = None) -> Tensor:
         """The predicted rate of zeros, [..., 1]."""
@@ -298,18 +297,14 @@ class Threshold(MarginRule):
         """Labels; the threshold."""
         return {"logits": num_labels, "threshold": 1}
 
-    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits and the threshold."""
-        return Scores(outputs["logits"], outputs["threshold"])
-
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the labels above the threshold by t-softmax."""
         return Output(*scores, None, keep_above(scores.logits, scores.require("threshold")))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of the margins; needs the threshold."""
         scores.require("threshold")
-        return super().loss(scores, y)
+        return super().loss(scores, y, weight)
 
 
 class Zero(MarginRule):
@@ -366,14 +361,6 @@ def no_label_margin(scores: Scores) -> Tensor | None:
     if scores.no_label_logit is None or scores.threshold is None:
         return scores.no_label_logit
     return scores.no_label_logit - scores.threshold
-
-
-def _with_no_label(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
-    """Scores and labels of K + 1 labels, the last being "no label", if the scores have its logit."""
-    if scores.no_label_logit is None:
-        return scores, y
-    logits = torch.cat([scores.logits, scores.no_label_logit], -1)
-    return Scores(logits, scores.threshold), torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
 
 
 RULES: dict[str | None, type[Rule]] = {
