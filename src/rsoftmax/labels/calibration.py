@@ -115,8 +115,7 @@ class PlattScaling(nn.Module):
             lines = lines.where(converged, part.prior)
             loss = float(problem.loss(lines).nan_to_num(nan=torch.inf).sum())
             fits.append(_Fit(part.lines(lines), loss, int((~converged).sum())))
-        lines, losses, failed = zip(*fits, strict=True)
-        return _Fit(torch.cat(lines, -1), sum(losses), sum(failed))
+        return _Fit(torch.cat([fit.lines for fit in fits], -1), sum(f.loss for f in fits), sum(f.failed for f in fits))
 
     def forward(self, scores: Tensor) -> Tensor:
         """Map scores [..., K] to log-odds."""

@@ -429,8 +429,9 @@ class Decoder(nn.Module):
         """Map calibrated log-odds [..., K], and a score of "no label" [..., 1], to labels."""
         if self.average == "samples":
             empty = self.no_label(_no_label_score(log_odds) if no_label is None else no_label)
-            bounds = {"min_labels": self.min_labels, "max_labels": self.max_labels}
-            return Decoded(log_odds, log_odds, expected_f1_count(log_odds, empty, beta=self.beta, **bounds))
+            low, high = self.min_labels, self.max_labels
+            k = expected_f1_count(log_odds, empty, beta=self.beta, min_labels=low, max_labels=high)
+            return Decoded(log_odds, log_odds, k)
         margins = log_odds - self.threshold.to(log_odds.dtype)
         return Decoded(log_odds, margins, (margins > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels))
 

@@ -274,9 +274,9 @@ class Rate(RankingRule):
         return Output(*scores, rate_of_count(k, logits), keep_count(logits, k))
 
     def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The loss of the labels plus that of the rate."""
-        rate_loss = losses.label_rate_loss(scores.require("aux_logits"), y, reduction="none")
-        return super().loss(scores, y, weight) + rate_loss
+        """The loss of the labels plus that of the rate, which weights of labels leave out: it needs all labels."""
+        loss, rate_logit = super().loss(scores, y, weight), scores.require("aux_logits")
+        return loss + losses.label_rate_loss(rate_logit, y, reduction="none") if weight is None else loss
 
     def training_rate(self, scores: Scores, y: Tensor | None = None) -> Tensor:
         """The predicted rate of zeros, [..., 1]."""
