@@ -7,7 +7,7 @@ mappings and losses it works with. To add a rule, write one class and add it to 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -159,7 +159,7 @@ class Rule(ABC):
         With binary cross-entropy each label may have a weight, [..., K].
         """
         if weight is None:
-            loss: Tensor = getattr(losses, self.criterion)(scores.margins, y, reduction="none")
+            loss: Tensor = getattr(losses, self.criterion)(*self.loss_arguments(scores, y), reduction="none")
             return loss
         if self.criterion != MASKABLE:
             raise ValueError(
@@ -169,44 +169,35 @@ class Rule(ABC):
         y, weight = (values.to(scores.margins.dtype) for values in (y, weight))
         return F.binary_cross_entropy_with_logits(scores.margins, y, weight, reduction="none").sum(-1)
 
+    def loss_arguments(self, scores: Scores, y: Tensor) -> tuple[Any, ...]:
+        """The arguments of the loss in use."""
+        if self.criterion == "multilabel_t_softmax_loss":
+            return scores.logits, y, 0.0 if scores.threshold is None else scores.threshold
+        return scores.margins, y
+
     def default_loss(self) -> str:
         """The loss selected by "auto"."""
         return self.losses[0]
 
 
 class RankingRule(Rule):
-    """A rule that chooses k of the labels in the order of their logits.
-
-    :func:`rsoftmax.labels.losses.multilabel_r_softmax_loss` takes the rate of zeros of :meth:`training_rate`.
-    """
+    """A rule that chooses k of the labels in the order of their logits, with r_softmax."""
 
     mappings = ("r_softmax",)
     losses = ("multilabel_r_softmax_loss", *RANKING_LOSSES)
 
-    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The loss of the ranking."""
-        if self.criterion != "multilabel_r_softmax_loss" or weight is not None:
-            return super().loss(scores, y, weight)
-        rate = self.training_rate(scores, y)
-        return losses.multilabel_r_softmax_loss(scores.logits, y, rate, reduction="none")
-
     @abstractmethod
-    def training_rate(self, scores: Scores, y: Tensor) -> float | Tensor:
-        """The rate of zeros in eq. 5, a number or [..., 1]."""
+    def training_rate(self, scores: Scores, y: Tensor) -> Tensor:
+        """The rate of zeros in eq. 5, [..., 1]."""
+
+    def loss_arguments(self, scores: Scores, y: Tensor) -> tuple[Any, ...]:
+        """Eq. 5 takes the rate as well."""
+        if self.criterion == "multilabel_r_softmax_loss":
+            return scores.logits, y, self.training_rate(scores, y)
+        return super().loss_arguments(scores, y)
 
 
-class MarginRule(Rule):
-    """A rule that depends on the logits minus a threshold."""
-
-    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The loss of the margins."""
-        if self.criterion != "multilabel_t_softmax_loss" or weight is not None:
-            return super().loss(scores, y, weight)
-        threshold = 0.0 if scores.threshold is None else scores.threshold
-        return losses.multilabel_t_softmax_loss(scores.logits, y, threshold, reduction="none")
-
-
-class ExpectedF1(MarginRule):
+class ExpectedF1(Rule):
     """The labels that maximise the expected F-measure under the marginals ``sigmoid(logits - threshold)``.
 
     "No label" is trained as one more label, from one more output of the same layer: labels are not independent where
@@ -279,11 +270,11 @@ class Rate(RankingRule):
         return loss + losses.label_rate_loss(rate_logit, y, reduction="none") if weight is None else loss
 
     def training_rate(self, scores: Scores, y: Tensor | None = None) -> Tensor:
-        """The predicted rate of zeros, [..., 1]."""
+        """The predicted rate."""
         return scores.require("aux_logits").to(exact(scores.logits)).sigmoid()
 
 
-class Threshold(MarginRule):
+class Threshold(Rule):
     """The labels above a threshold predicted from the features.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, version (1).
@@ -307,7 +298,7 @@ class Threshold(MarginRule):
         return super().loss(scores, y, weight)
 
 
-class Zero(MarginRule):
+class Zero(Rule):
     """The labels above 0: a constant threshold."""
 
     name = "zero"
