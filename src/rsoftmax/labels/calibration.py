@@ -21,7 +21,7 @@ OUTLIER = 10.0  # spreads from the median
 class PlattScaling(nn.Module):
     r"""Maps scores to log-odds by one line per label, ``slope * u + offset`` with ``slope >= 0``.
 
-    .. math:: \min_{a \ge 0, b} \sum_{\text{rows}} \mathrm{BCE}(a v + b, y)
+    .. math:: \min_{a \ge 0, b} \sum_{\text{samples}} \mathrm{BCE}(a v + b, y)
               + \frac{\lambda}{2} \bigl((a - a_0)^2 + (b - b_0)^2\bigr)
 
     for each label, where ``v`` are the scores after one line for all labels together, fitted by Platt's method, so that

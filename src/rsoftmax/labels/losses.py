@@ -45,8 +45,7 @@ def multilabel_r_softmax_loss(
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j)) \qquad (5)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
 
@@ -73,8 +72,7 @@ def multilabel_t_softmax_loss(
               + \mathrm{binary\ cross\text{-}entropy}(z - \theta)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         threshold: a label counts as positive above it; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
 
@@ -97,8 +95,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reductio
     .. math:: -\sum_i \eta_i \log \mathrm{softmax}(z)_i
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
     Example:
@@ -116,8 +113,7 @@ def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
     .. math:: \tfrac12 \|\eta\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - \eta), \qquad p = \mathrm{sparsemax}(z)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
     Example:
@@ -143,8 +139,7 @@ def sparsemax_hinge_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
     Example:
@@ -166,8 +161,7 @@ def sparsehourglass_hinge_loss(
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i / a(z) - (z_i - z_j)), \quad a = \frac{1 + Kq}{|\sum z| + Kq}
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         q: as in :func:`rsoftmax.sparsehourglass`.
         reduction: "batchmean", "sum" or "none", over samples.
 
@@ -245,8 +239,7 @@ def sigmoid_binary_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: R
     .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
     Example:
@@ -263,8 +256,7 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
     .. math:: \log\left(1 + \sum_{y_j = 0} e^{z_j}\right) + \log\left(1 + \sum_{y_i = 1} e^{-z_i}\right)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
     Example:

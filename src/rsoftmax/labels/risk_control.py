@@ -194,7 +194,7 @@ def _label_recall(u: Tensor, risk: float, delta: float | None) -> Tensor:
     """The threshold of one label from the scores of its positive samples; NaN if they are too few."""
     n = len(u)
     expected = math.floor(risk * (n + 1) + ROUNDING)
-    missed = expected if delta is None else int((_binomial_cdf(n, risk) <= delta).sum())
+    missed = expected if delta is None else int((binomial_cdf(n, risk) <= delta).sum())
     return u.double().sort().values[missed - 1] if missed else torch.tensor(math.nan, dtype=torch.float64)
 
 
@@ -205,7 +205,7 @@ def _samples_recall(u: Tensor, y: Tensor, risk: float, delta: float) -> Tensor:
     while low < high:
         middle = (low + high + 1) // 2
         missed = ((u < candidates[middle]) & y.bool()).sum(1) / y.sum(1)
-        low, high = (middle, high) if _hoeffding_bentkus(missed, risk) <= delta else (low, middle - 1)
+        low, high = (middle, high) if hoeffding_bentkus(missed, risk) <= delta else (low, middle - 1)
     if low < 0:
         raise _too_few("recall", 1 - risk, len(y), _samples_for(risk, delta))
     return candidates[low][None]
@@ -221,7 +221,7 @@ def _label_precision(u: Tensor, y: Tensor, precision: float, delta: float) -> Te
     wrong = (y[order] == 0).cumsum(0)
     for size in reversed(sizes):
         above = int((u > u[size]).sum())  # fewer than ``size`` in case of ties
-        if above and _binomial_cdf(above, 1 - precision)[int(wrong[above - 1])] <= delta / len(sizes):
+        if above and binomial_cdf(above, 1 - precision)[int(wrong[above - 1])] <= delta / len(sizes):
             return u[size].nextafter(u.new_tensor(math.inf))
     return torch.tensor(math.nan, dtype=torch.float64)
 
@@ -240,7 +240,7 @@ def _betting_threshold(u: Tensor, y: Tensor, level: float, delta: float, by: By,
     u, y = u[rest].double(), y[rest].bool()
     tests = len(candidates) if what == "precision" else 1  # recall: one after the other, from the lowest threshold on
     losses = (_losses(u >= threshold, y, level, by, what) for threshold in candidates)
-    passed = [_betting_p_value(loss, risk) <= delta / tests for loss in losses]
+    passed = [betting_p_value(loss, risk) <= delta / tests for loss in losses]
     if what == "recall":
         best = candidates[: [*passed, False].index(False)][-1:]
     else:
@@ -258,7 +258,7 @@ def _losses(predicted: Tensor, y: Tensor, level: float, by: By, what: str) -> Te
     return (level * size - correct) / y.shape[1] + 1 - level  # the quotient lies in [level - 1, level]
 
 
-def _betting_p_value(losses: Tensor, risk: float) -> float:
+def betting_p_value(losses: Tensor, risk: float) -> float:
     """A p-value of the hypothesis that the mean loss is ``risk`` or more: one over the highest capital of a gambler."""
     n, t = len(losses), torch.arange(1, len(losses) + 1, dtype=torch.float64)
     mean = (0.5 + losses.cumsum(0)) / (t + 1)
@@ -269,15 +269,15 @@ def _betting_p_value(losses: Tensor, risk: float) -> float:
     return float(torch.exp(-capital.max()).clamp(max=1))
 
 
-def _hoeffding_bentkus(losses: Tensor, risk: float) -> float:
+def hoeffding_bentkus(losses: Tensor, risk: float) -> float:
     """A p-value, monotone in the mean, of the hypothesis that the mean of losses in [0, 1] is ``risk`` or more."""
     n, mean = len(losses), min(float(losses.double().mean()), risk)
     divergence = sum(p * math.log(p / q) for p, q in ((mean, risk), (1 - mean, 1 - risk)) if p > 0)
-    cdf = _binomial_cdf(n, risk)[min(math.ceil(n * float(losses.double().mean()) - ROUNDING), n)]
+    cdf = binomial_cdf(n, risk)[min(math.ceil(n * float(losses.double().mean()) - ROUNDING), n)]
     return min(math.exp(-n * divergence), math.e * float(cdf), 1.0)
 
 
-def _binomial_cdf(n: int, p: float) -> Tensor:
+def binomial_cdf(n: int, p: float) -> Tensor:
     """P(X <= k) for k = 0..n, X binomial."""
     k = torch.arange(n + 1, dtype=torch.float64)
     choose = torch.lgamma(torch.tensor(n + 1.0, dtype=torch.float64)) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
