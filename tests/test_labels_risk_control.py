@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rsoftmax import t_softmax
 from rsoftmax.labels import precision_threshold, recall_threshold
-from rsoftmax.labels.risk_control import By, betting_p_value, binomial_cdf, hoeffding_bentkus, guaranteed_threshold
+from rsoftmax.labels.risk_control import By, betting_p_value, binomial_cdf, guaranteed_threshold, hoeffding_bentkus
 
 BYS: tuple[By, ...] = ("samples", "micro", "label")
 

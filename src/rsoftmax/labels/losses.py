@@ -190,7 +190,7 @@ def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reducti
         >>> label_count_loss(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1, 1]))
         tensor(0.1698)
 
-    Trains the counts of ``rule="count"`` in :class:`rsoftmax.labels.MultiLabelHead`.
+    Trains a network that predicts how many labels a sample has.
     """
     check_input("label_count_loss", count_logits, -1)
     check_labels("label_count_loss", labels)
