@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rsoftmax._tensors import all_or_none
 from rsoftmax.labels.decoding import DEFAULTS, Decoder, DecoderOptions
 from rsoftmax.labels.losses import Reduction, check_labels, reduce_samples
-from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores, no_label_margin
+from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores
 
 __all__ = ["MultiLabelHead", "resolve_rule"]
 
@@ -167,7 +167,7 @@ class MultiLabelHead(nn.Module):
         """
         scores = _as_scores(scores)
         margins, y = scores.margins.detach(), y.to(torch.float64)
-        self.decoder.fit(margins, y, no_label_margin(scores), weight=weight, calibrate=calibration)
+        self.decoder.fit(margins, y, scores.no_label_margin, weight=weight, calibrate=calibration)
         return self
 
     @torch.no_grad()

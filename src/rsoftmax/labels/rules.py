@@ -2,7 +2,7 @@
 
 A rule owns everything that distinguishes one way of choosing the number of labels from another: the linear layers it
 adds to the head, the scores computed from their outputs, the decoding of these scores, and its loss. It also lists the
-mappings and losses it works with. To add a rule, write one class and add it to ``RULES``.
+mappings and losses it works with. To add a rule, write one class: ``RULES[MyRule.name] = MyRule``.
 """
 
 from abc import ABC, abstractmethod
@@ -48,6 +48,11 @@ class Scores(NamedTuple):
     def margins(self) -> Tensor:
         """The logits minus the threshold, if there is one, [..., K]: what decisions and most losses depend on."""
         return self.logits if self.threshold is None else self.logits - self.threshold
+
+    @property
+    def no_label_margin(self) -> Tensor | None:
+        """The logit of "no label" minus the threshold, [..., 1], if there is one."""
+        return None if self.no_label_logit is None else Scores(self.no_label_logit, self.threshold).margins
 
     def require(self, field: str) -> Tensor:
         """Return a field that the rule in use needs."""
@@ -221,7 +226,7 @@ class ExpectedF1(Rule):
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the labels with the highest expected F-measure by r-softmax."""
-        decoded = decoder(scores.margins, no_label_margin(scores))
+        decoded = decoder(scores.margins, scores.no_label_margin)
         rate, probs = rate_of_count(decoded.k, decoded.margins), keep_count(decoded.margins, decoded.k)
         return Output(*scores, rate, probs, decoded.log_odds)
 
@@ -345,13 +350,6 @@ class ByMapping(Rule):
             "sparsehourglass": "sparsehourglass_hinge_loss",
         }
         return own.get(self.mapping, "sparsemax_hinge_loss")
-
-
-def no_label_margin(scores: Scores) -> Tensor | None:
-    """The logit of "no label" minus the threshold, [..., 1], if the scores have one."""
-    if scores.no_label_logit is None or scores.threshold is None:
-        return scores.no_label_logit
-    return scores.no_label_logit - scores.threshold
 
 
 RULES: dict[str | None, type[Rule]] = {
