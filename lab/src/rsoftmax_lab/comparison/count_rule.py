@@ -29,9 +29,10 @@ class Count(RankingRule):
         k = scores.require("aux_logits").argmax(-1, keepdim=True)
         return Output(*scores, rate_of_count(k, scores.logits), keep_count(scores.logits, k))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of the labels plus that of their count."""
-        return super().loss(scores, y) + losses.label_count_loss(scores.require("aux_logits"), y, reduction="none")
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of the labels plus that of their count, which weights of labels leave out: it needs all labels."""
+        loss, count_logits = super().loss(scores, y, weight), scores.require("aux_logits")
+        return loss + losses.label_count_loss(count_logits, y, reduction="none") if weight is None else loss
 
     def training_rate(self, scores: Scores, y: Tensor) -> Tensor:
         """The true rate of zeros."""
