@@ -81,8 +81,8 @@ def every_mapping(kernels: str) -> Iterator[Method]:
         if (parameter := mapping.parameter) is None:
             yield Method(name, "", _call(mapping.function), kernels)
         else:
-            value = parameter.example if parameter.per_row else torch.tensor([parameter.example])
-            yield Method(name, f"{parameter.name}={parameter.example:g}", _call(mapping.function, value), kernels)
+            shown = f"{parameter.name}={parameter.example:g}"
+            yield Method(name, shown, _call(mapping.function, parameter.example), kernels)
 
 
 def quantile_formula(x: Tensor, mask: Tensor | None) -> Tensor:
