@@ -191,10 +191,10 @@ def test_a_masked_key_has_no_influence(draw: Draw) -> None:
         return [output.detach(), *torch.autograd.grad(output, leaves, g.to(output.dtype))]
 
     with use_kernels(draw.one_of("native", "reference")):
-        clean, found = run(q, k, v), run(q, k_bad, v_bad)
+        clean, spoiled = run(q, k, v), run(q, k_bad, v_bad)
     with use_kernels("reference"):
         exact = run(*(x.double() for x in (q, k, v)))
-    for a, b, truth in zip(found, clean, exact, strict=True):
+    for a, b, truth in zip(spoiled, clean, exact, strict=True):
         rounding = float((b.double() - truth).abs().max())  # slopes are as steep as scores are near
         assert_close(a, b, rtol=1e-6, atol=1e-6 + 4 * rounding)
 

@@ -86,10 +86,10 @@ FINETUNED = (
 
 def finetuning_groups(settings: Settings) -> Iterator[Group]:
     """The given model, on the lengths that it has positions for, and a BERT of MiniLM's size with random weights."""
-    given = partial(_load, AutoModelForSequenceClassification, settings.model)
-    network = _with_attention(given(), "r_softmax", "r=0.5")  # or an error that says why it cannot
+    load = partial(_load, AutoModelForSequenceClassification, settings.model)
+    network = _with_attention(load(), "r_softmax", "r=0.5")  # or an error that says why it cannot
     longest = getattr(network.config, "max_position_embeddings", STEPS[-1][1])
-    steps: list[Any] = [(_name(settings.model), given, shape) for shape in STEPS if shape[1] <= longest]
+    steps: list[Any] = [(_name(settings.model), load, shape) for shape in STEPS if shape[1] <= longest]
     steps += [(LONG, _long_encoder, shape) for shape in LONG_STEPS]
     for name, make, (batch, tokens) in steps[:1] if settings.quick else steps:
         calls = partial(_each, FINETUNED, partial(_step, make, batch, tokens))
