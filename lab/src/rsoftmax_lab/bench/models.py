@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from rsoftmax._transformers import max_positions, quiet
-from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Case, Goal, Group, Settings
 from rsoftmax_lab.bench.timing import Call, training_step
 
