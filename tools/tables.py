@@ -15,7 +15,7 @@ from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import Benchmark, Record, read
 from rsoftmax_lab.bench.mappings import headline
 from rsoftmax_lab.bench.models import GENERATE_MODEL, LONG
-from rsoftmax_lab.bench.tables import bytes_text, markdown, ratio_table, ratio_text, time_text, verdict
+from rsoftmax_lab.bench.tables import bytes_text, markdown, ratio_table, ratio_text, time_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,10 +28,6 @@ def records(benchmark: Benchmark, **case: Any) -> list[Record]:
 
 def ratios(name: str, column: str, **case: Any) -> Callable[[], str]:
     return lambda: ratio_table(load(name), records(load(name), **case), column)
-
-
-def goals(name: str) -> Callable[[], str]:
-    return lambda: verdict(load(name), records(load(name)))
 
 
 def machine(name: str) -> Callable[[], str]:
@@ -140,26 +136,16 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/performance.md": {
         "medians": mapping_medians,
         "ratios": lambda: headline(records(load("mappings"))),
-        "verdict": goals("mappings"),
         "machine": machine("mappings"),
-        "attention-verdict": goals("attention"),
-        "attention-machine": machine("attention"),
-        "steps-verdict": goals("finetuning"),
-        "generating-verdict": goals("generate"),
-        "steps-machine": machine("finetuning"),
-        "generating-machine": machine("generate"),
-        "compiled-verdict": goals("compiled"),
-        "compiled-machine": machine("compiled"),
         "heads": heads,
         "heads-machine": machine("heads"),
         "warpers": ratios("warpers", "{rows} x {tokens}", threads=1),
         "warpers-machine": machine("warpers"),
     },
-    "docs/attention.md": {
+    "docs/attention_measurements.md": {
         "forward": attention("forward"),
         "backward": attention("forward+backward"),
         "causal": attention("forward, causal"),
-        "padding": attention("forward, padding"),
         "one-query-float32": attention("one query, float32"),
         "one-query-bfloat16": attention("one query, bfloat16"),
         "attention-machine": machine("attention"),
@@ -167,7 +153,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "steps": partial(finetuning, False),
         "long-steps": partial(finetuning, True),
         "generating-float32": ratios("generate", "{length}, {cache}", dtype="float32"),
-        "generating-bfloat16": ratios("generate", "{length}, {cache}", dtype="bfloat16"),
         "machine": machine("finetuning"),
     },
 }

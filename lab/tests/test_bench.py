@@ -405,8 +405,8 @@ def test_ratios_are_shown_with_quartiles_a_line_for_each_label_and_a_column_for_
     assert ratio_table(TOY, records, "{n} rows").splitlines() == [
         "| ratio to [single] | 1 rows | 2 rows |",
         "| --- | --- | --- |",
-        "| `[double]` | 1.60 (0.80 - 3.20) |  |",
-        "| `[half]` |  | 0.50 (0.25 - 1.00) |",
+        "| `[double]` | 1.60 (0.80-3.20) |  |",
+        "| `[half]` |  | 0.50 (0.25-1.00) |",
     ]
 
 

@@ -102,4 +102,4 @@ def label(benchmark: Benchmark, record: Record) -> str:
 
 
 def _quartiles(record: Record) -> str:
-    return f"{ratio_text(record['ratio_low'])} - {ratio_text(record['ratio_high'])}"
+    return f"{ratio_text(record['ratio_low'])}-{ratio_text(record['ratio_high'])}"
