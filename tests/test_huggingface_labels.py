@@ -144,7 +144,7 @@ def test_a_saved_model_predicts_where_only_transformers_is_installed(model: Labe
     model.save_pretrained(tmp_path / "model")
     code = """
 import sys
-for name in ("sklearn", "skorch", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
+for name in ("sklearn", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
     sys.modules[name] = None
 from rsoftmax.labels import LabelModel
 print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))

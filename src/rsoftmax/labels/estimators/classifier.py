@@ -1,6 +1,5 @@
 """Neural networks for multi-label targets as a scikit-learn classifier."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from rsoftmax.labels.decoding import DEFAULTS, Average
 from rsoftmax.labels.estimators.features import PREPROCESSING, fit_preprocessing
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
-from rsoftmax.labels.estimators.training import Batches, Net, Rows, Stopping, new_net, train
+from rsoftmax.labels.estimators.training import Network, Samples, train
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead, choose
 from rsoftmax.labels.rules import Output, Scores
@@ -29,7 +28,7 @@ SMALL_BATCH, LARGE_BATCH, MANY_ROWS = 32, 128, 4000
 MOST_NETS, MOST_EPOCHS, FEWEST_EPOCHS = 5, 150, 3
 WORK = 10**12  # rows times weights of all networks in all epochs: about two minutes on two cores
 CALIBRATED = 5 * 10**7  # held-out entries, rows times labels, that calibration and thresholds are computed from
-Parts = list[tuple[Rows, Rows | None]]
+Parts = list[tuple[Samples, Samples | None]]
 
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda value: value > 0, "positive"),
@@ -95,7 +94,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             weights of the best epoch.
         patience: a number of epochs, for early stopping.
         validation_fraction: the fraction of rows held out from a single network, for early stopping.
-        callbacks: skorch callbacks; each network gets its own copy.
         warm_start: another call of ``fit`` continues from the current weights.
         device: the torch device to compute on.
         verbose: 1 shows a progress bar, 0 does not; None shows it once training has taken ten seconds.
@@ -107,8 +105,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         n_features_in_: the number of features.
         evaluation_: the :class:`rsoftmax.labels.Evaluation` on held-out rows, cross-validated if there are folds;
             on the training rows, if none were held out.
-        estimators_: the skorch nets. ``estimators_[0].module_`` is a torch module whose head holds calibration and
-            thresholds of the ensemble, ``estimators_[0].history`` the record of its epochs.
+        estimators_: the networks, torch modules. ``estimators_[0].head`` holds calibration and thresholds of the
+            ensemble.
+        history_: the losses of each epoch, mean over the networks.
 
     Example:
         >>> from sklearn.datasets import make_multilabel_classification
@@ -156,7 +155,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         early_stopping: bool = True,
         patience: int = 5,
         validation_fraction: float = 0.2,
-        callbacks: Sequence[Any] | None = None,
         warm_start: bool = False,
         device: str = "cpu",
         verbose: int | None = None,
@@ -186,7 +184,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.early_stopping = early_stopping
         self.patience = patience
         self.validation_fraction = validation_fraction
-        self.callbacks = callbacks
         self.warm_start = warm_start
         self.device = device
         self.verbose = verbose
@@ -208,8 +205,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rows = self._rows(X, y, first, sample_weight=sample_weight)
         self._start(rows) if first else self._update_settings()
         parts = self._parts(rows, None if validation is None else self._validation(*validation))
-        stopping = Stopping(self.patience) if self.early_stopping and parts[0][1] is not None else None
-        self._train(parts, self._max_epochs, stopping)
+        self._train(parts, self._max_epochs, self.patience if self.early_stopping and parts[0][1] is not None else None)
         self._calibrate(rows, parts)
         return self
 
@@ -227,7 +223,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         first = not hasattr(self, "estimators_")
         rows = self._rows(X, y, first, classes, sample_weight)
         self._start(rows) if first else self._update_settings()
-        self._train([(rows, None)] * len(self.estimators_), epochs=1, stopping=None)
+        self._train([(rows, None)] * len(self.estimators_), epochs=1)
         return self
 
     def calibrate(self, X: Matrix, y: Matrix) -> Self:
@@ -278,7 +274,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _rows(self, X: Matrix, y: Matrix, first: bool, classes: Matrix = None, sample_weight: Matrix = None) -> Rows:
+    def _rows(self, X: Matrix, y: Matrix, first: bool, classes: Matrix = None, sample_weight: Matrix = None) -> Samples:
         """Preprocessed features, labels as a matrix, weights; at the first call, fit preprocessing and targets."""
         _check_settings(self.get_params(deep=False))
         targets = Targets(y, classes, separator=self.label_separator) if first else self._targets
@@ -293,7 +289,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if self._targets.one_class and self.class_weight is not None:
             weight = (1.0 if weight is None else weight) * compute_sample_weight(self.class_weight, y)
         weight = None if weight is None else weight / max(weight.mean(), np.finfo(np.float64).tiny)
-        return Rows(self._preprocess(X), Y, weight, self._label_weights(Y))
+        return Samples(self._preprocess(X), Y, weight, self._label_weights(Y))
 
     def _check_features(self, X: Matrix, first: bool) -> Matrix:
         own = self.backbone is not None
@@ -306,7 +302,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Weights of negative and positive entries of each label, [2, K]."""
         if self.class_weight is None or self._targets.one_class:
             return None
-        labels = Rows(np.zeros((Y.shape[0], 1)), Y).labels()
+        labels = Samples(np.zeros((Y.shape[0], 1)), Y).labels()
         if self.class_weight == "balanced":
             positive, known = labels.nansum(0), (~labels.isnan()).sum(0)
             return known / (2 * torch.stack([known - positive, positive]).clamp(min=1))
@@ -318,12 +314,12 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         weights = [self.class_weight.get(name, 1.0) for name in self.classes_.tolist()]
         return torch.tensor([[1.0] * len(weights), weights], dtype=torch.float32, device="cpu")
 
-    def _validation(self, X: Matrix, y: Matrix) -> Rows:
+    def _validation(self, X: Matrix, y: Matrix) -> Samples:
         X, Y = self._check_features(X, first=False), self._targets.indicator(y)
         check_consistent_length(X, Y)
-        return Rows(self._preprocess(X), Y)
+        return Samples(self._preprocess(X), Y)
 
-    def _parts(self, rows: Rows, validation: Rows | None) -> Parts:
+    def _parts(self, rows: Samples, validation: Samples | None) -> Parts:
         """The training and held-out rows of each network: a fold, a fraction, the rows given, or none."""
         if validation is not None:
             return [(rows, validation)] * len(self.estimators_)
@@ -342,42 +338,42 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         order = self._kept(rows, lambda: torch.randperm(len(rows), generator=random, device="cpu"))
         return [(rows.take(order[aside:]), rows.take(order[:aside]))]
 
-    def _kept(self, rows: Rows, draw: Callable[[], Tensor]) -> Tensor:
+    def _kept(self, rows: Samples, draw: Callable[[], Tensor]) -> Tensor:
         """Folds of the rows, kept by a warm start: a row that was trained on is not held out later."""
         if self._folds is None or len(self._folds) != len(rows):
             self._folds = draw()
         return self._folds
 
-    def _start(self, rows: Rows) -> None:
+    def _start(self, samples: Samples) -> None:
         """Create the networks."""
         self._folds = None
         self._batch_size = self.batch_size
         if self.batch_size == "auto":
-            self._batch_size = LARGE_BATCH if len(rows) >= MANY_ROWS else SMALL_BATCH
-        example = next(iter(Batches(rows, 2)))[0]
-        first = self._new_net(example)
-        nets, self._max_epochs = _affordable(len(rows) * sum(weights.numel() for weights in first.module_.parameters()))
+            self._batch_size = LARGE_BATCH if len(samples) >= MANY_ROWS else SMALL_BATCH
+        example = samples.features(torch.arange(min(len(samples), 2), device="cpu"))
+        first = self._new_network(example)
+        nets, self._max_epochs = _affordable(len(samples) * sum(weights.numel() for weights in first.parameters()))
         nets = nets if self.n_estimators == "auto" else self.n_estimators
         self._max_epochs = self._max_epochs if self.max_epochs == "auto" else self.max_epochs
-        self.estimators_ = [first, *(self._new_net(example) for _ in range(min(nets, len(rows)) - 1))]
+        self.estimators_ = [first, *(self._new_network(example) for _ in range(min(nets, len(samples)) - 1))]
+        self._optimizers = [
+            torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+            for network in self.estimators_
+        ]
+        self.history_: list[dict[str, float]] = []
 
-    def _new_net(self, example: Tensor) -> Net:
-        return new_net(
-            module__features=self.n_features_in_,
-            module__labels=len(self.classes_),
-            module__hidden=tuple(self.hidden_layer_sizes),
-            module__head=self._head(),
-            module__seed=self._seed(),
-            module__dropout=self.dropout,
-            module__input_dropout=self.input_dropout,
-            module__backbone=self.backbone,
-            module__example=example,
-            optimizer__weight_decay=self.weight_decay,
-            callbacks=copy.deepcopy(list(self.callbacks or [])),
-            lr=self.lr,
-            batch_size=self._batch_size,
-            device=self.device,
-        )
+    def _new_network(self, example: Tensor) -> Network:
+        return Network(
+            self.n_features_in_,
+            len(self.classes_),
+            tuple(self.hidden_layer_sizes),
+            self._head(),
+            self._seed(),
+            self.dropout,
+            self.input_dropout,
+            self.backbone,
+            example,
+        ).to(self.device)
 
     def _head(self) -> dict[str, Any]:
         """Arguments of the head; bounds do not apply to classes, averages only to one rule."""
@@ -392,21 +388,30 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _update_settings(self) -> None:
         """Learning rate, weight decay, batch size and number of epochs may change between two calls."""
         self._max_epochs = self._max_epochs if self.max_epochs == "auto" else self.max_epochs
-        for net in self.estimators_:
-            net.lr, net.batch_size = self.lr, self._batch_size if self.batch_size == "auto" else self.batch_size
-            for group in net.optimizer_.param_groups:
+        self._batch_size = self._batch_size if self.batch_size == "auto" else self.batch_size
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
                 group.update(lr=self.lr, weight_decay=self.weight_decay)
 
-    def _train(self, parts: Parts, epochs: int, stopping: Stopping | None) -> None:
-        train(self.estimators_, parts, epochs, self._seed(), stopping=stopping, progress=self.verbose)
+    def _train(self, parts: Parts, epochs: int, patience: int | None = None) -> None:
+        self.history_ += train(
+            self.estimators_,
+            self._optimizers,
+            parts,
+            epochs=epochs,
+            batch_size=self._batch_size,
+            seed=self._seed(),
+            patience=patience,
+            verbose=self.verbose,
+        )
 
     @property
     def _decoding_head(self) -> MultiLabelHead:
         """The head of the first network, which decodes the mean of all scores."""
-        head: MultiLabelHead = self.estimators_[0].module_.head
+        head: MultiLabelHead = self.estimators_[0].head
         return head
 
-    def _calibrate(self, rows: Rows, parts: Parts) -> None:
+    def _calibrate(self, rows: Samples, parts: Parts) -> None:
         """Fit calibration and thresholds on held-out rows; without any, thresholds only, on the training rows."""
         if self._targets.one_class:
             return
@@ -447,14 +452,15 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _outputs(self, X: Matrix) -> Iterator[Output]:
         """The decoded outputs of the ensemble, batch by batch."""
         check_is_fitted(self, "estimators_")
-        rows, head = Rows(self._preprocess(self._check_features(X, first=False))), self._decoding_head
+        rows, head = Samples(self._preprocess(self._check_features(X, first=False))), self._decoding_head
         for scores in self._batches(rows, self.estimators_):
             yield head.decode(scores)
 
-    def _batches(self, rows: Rows, nets: Sequence[Net]) -> Iterator[Scores]:
+    @torch.no_grad()
+    def _batches(self, rows: Samples, nets: Sequence[Network]) -> Iterator[Scores]:
         """The mean scores of some networks, batch by batch."""
-        for batch in Batches(rows, max(nets[0].batch_size, 512)):
-            yield _mean([net.scores(batch[0]) for net in nets])
+        for index in rows.batches(max(self._batch_size, 512)):
+            yield _mean([net.eval().scores(rows.features(index)) for net in nets])
 
 
 def _check_settings(settings: dict[str, Any]) -> None:

@@ -77,7 +77,7 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         shift, scale: mean and standard deviation of the features, [features].
     """
     check_mergeable(model)
-    nets: list[Network] = [net.module_ for net in model.estimators_]
+    nets: list[Network] = model.estimators_
     first = nets[0].head
     layers = [[part for part in net.backbone.modules() if isinstance(part, nn.Linear)] for net in nets]
     if len(layers[0]) > 1:

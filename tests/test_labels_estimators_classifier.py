@@ -21,10 +21,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from skorch.callbacks import EarlyStopping, LRScheduler
 
-from rsoftmax.labels import AVERAGES, PLAIN, RULES, SparseLabelClassifier, expected_f1_count
-from rsoftmax.labels.estimators.training import Rows, Stopping
+from rsoftmax.labels import AVERAGES, PLAIN, RULES, MultiLabelHead, SparseLabelClassifier, expected_f1_count
+from rsoftmax.labels.estimators.training import EarlyStopping, Samples
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 X = StandardScaler().fit_transform(X)
@@ -43,6 +42,20 @@ def plain(**options: Any) -> SparseLabelClassifier:
 def ensemble(**options: Any) -> SparseLabelClassifier:
     """The default, but small."""
     return SparseLabelClassifier(**{"n_estimators": 2, **SOME, **options})
+
+
+@pytest.fixture
+def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the batches that networks are trained on."""
+    sizes, loss = list[int](), MultiLabelHead.loss
+
+    def recorded(head: MultiLabelHead, scores: Any, y: torch.Tensor, **options: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(y))
+        return loss(head, scores, y, **options)
+
+    monkeypatch.setattr(MultiLabelHead, "loss", recorded)
+    return sizes
 
 
 @pytest.mark.train
@@ -93,7 +106,7 @@ def test_the_decision_function_is_measured_from_the_threshold() -> None:
     model = plain(mapping="t_softmax").fit(X[TRAIN], Y[TRAIN])
     np.testing.assert_array_equal(model.decision_function(X[TEST]) > 0, model.predict(X[TEST]) == 1)
     model = plain().fit(X[TRAIN], Y[TRAIN])
-    output = model.estimators_[0].module_(torch.tensor(X[TEST], dtype=torch.float32))
+    output = model.estimators_[0](torch.tensor(X[TEST], dtype=torch.float32))
     k = expected_f1_count(torch.tensor(model.decision_function(X[TEST])), output.none - output.theta).flatten()
     np.testing.assert_array_equal(model.predict(X[TEST]).sum(1), k)
 
@@ -127,7 +140,7 @@ def test_pipeline_grid_search_and_cross_validation() -> None:
     grid = [{"rule": rules}, {"rule": ["fixed"], "r": [0.4, 0.6], "hidden_layer_sizes": [(8, 8)]}]
     search = GridSearchCV(plain(max_epochs=1), grid, cv=2, error_score="raise").fit(X, Y)
     assert [found["rule"] for found in search.cv_results_["params"]] == [*rules, "fixed", "fixed"]
-    assert search.best_estimator_.estimators_[0].module_.head.rule.name == search.best_params_["rule"]
+    assert search.best_estimator_.estimators_[0].head.rule.name == search.best_params_["rule"]
 
 
 def test_clone_and_joblib_round_trip() -> None:
@@ -146,23 +159,24 @@ def test_clone_and_joblib_round_trip() -> None:
 
 
 @pytest.mark.train
-def test_early_stopping_ends_with_the_best_weights() -> None:
+def test_early_stopping_ends_with_the_best_weights(batch_sizes: list[int]) -> None:
     model = plain(early_stopping=True, patience=3, max_epochs=200).fit(X[TRAIN], Y[TRAIN])
-    losses = model.estimators_[0].history[:, "valid_loss"]
+    losses = [epoch["valid_loss"] for epoch in model.history_]
     assert len(losses) < 200
     assert int(np.argmin(losses)) == len(losses) - 4
-    assert model.estimators_[0].history[-1, "batches", :, "train_batch_size"] == [128, 32]  # 160 rows of 200
+    assert batch_sizes[:2] == [128, 32]  # 160 samples of 200
     short = plain(max_epochs=len(losses) - 3, early_stopping=True).fit(X[TRAIN], Y[TRAIN])
     np.testing.assert_array_equal(short.decision_function(X), model.decision_function(X))
-    sizes = model.partial_fit(X[TRAIN], Y[TRAIN]).estimators_[0].history[-1, "batches", :, "train_batch_size"]
-    assert sizes == [128, 72]
+    batch_sizes.clear()
+    model.partial_fit(X[TRAIN], Y[TRAIN])
+    assert batch_sizes == [128, 72]
 
 
 def test_partial_fit_continues() -> None:
     model = plain()
     for _ in range(5):
         model.partial_fit(X[TRAIN], Y[TRAIN])
-    losses = model.estimators_[0].history[:, "train_loss"]
+    losses = [epoch["train_loss"] for epoch in model.history_]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
     with pytest.raises(ValueError, match=r"y must be \[rows, 5\] of 0 and 1, .* got shape \[200, 4\]"):
@@ -207,6 +221,10 @@ def test_a_progress_bar_when_verbose(capsys: pytest.CaptureFixture[str]) -> None
     assert "valid_loss" in shown
     plain(max_epochs=3, n_estimators=2, verbose=1).fit(X, Y)
     assert "6/6" in capsys.readouterr().err
+    model = plain(max_epochs=200, early_stopping=True, patience=1, verbose=1).fit(X, Y)
+    epochs = len(model.history_)
+    assert epochs < 200
+    assert f"100%|██████████| {epochs}/{epochs}" in capsys.readouterr().err
 
 
 def test_a_long_fit_shows_progress_unless_verbose_is_0(
@@ -224,16 +242,16 @@ def test_many_labels_have_fewer_networks_and_epochs_and_calibrate_on_some_rows(m
     """Sparse labels are never made dense as a whole."""
     for name, value in (("WORK", 10**6), ("CALIBRATED", 500)):
         monkeypatch.setattr(f"rsoftmax.labels.estimators.classifier.{name}", value)
-    monkeypatch.setattr("rsoftmax.labels.estimators.classifier.Rows.labels", _few_labels(Rows.labels))
+    monkeypatch.setattr("rsoftmax.labels.estimators.classifier.Samples.labels", _few_labels(Samples.labels))
     model = SparseLabelClassifier(hidden_layer_sizes=(8,), random_state=0).fit(X, sp.csr_array(Y))
     assert len(model.estimators_) < 5
-    assert len(model.estimators_[0].history) < 150
+    assert len(model.history_) < 150
     assert model.evaluation_.rows == 100 * len(model.estimators_)
     assert sp.issparse(model.predict(X))
 
 
 def _few_labels(labels: Any) -> Any:
-    def checked(self: Rows) -> Any:
+    def checked(self: Samples) -> Any:
         assert len(self) <= 100
         return labels(self)
 
@@ -301,9 +319,9 @@ def test_training_that_diverges_raises_and_one_that_did_not_converge_warns() -> 
 def test_training_that_only_becomes_surer_has_converged() -> None:
     """On separable data the loss falls for ever, and more epochs would change nothing."""
     for losses, falls in (([1.0], True), ([1.0, 0.9, 0.8, 0.7], True), ([1.0, 0.1, 0.004, 0.003, 0.002, 0.001], False)):
-        stopping = Stopping(patience=3)
+        stopping = EarlyStopping([], patience=3)
         for loss in losses:
-            assert not stopping.update([], loss)
+            assert not stopping.update(loss)
         assert stopping.still_falls() == falls, losses
 
 
@@ -417,7 +435,7 @@ def test_rows_of_weight_zero_do_not_count() -> None:
         gradients = []
         for rows, labels, weights in ((x, y, weight), (X[TRAIN], Y[TRAIN], None)):
             fitted = clone(model).set_params(max_epochs=1).fit(rows, labels, sample_weight=weights)
-            gradients.append(fitted.estimators_[0].module_.head.logits.weight.detach().numpy())
+            gradients.append(fitted.estimators_[0].head.logits.weight.detach().numpy())
         np.testing.assert_allclose(gradients[0], gradients[1], atol=1e-4, err_msg=rule)
 
 
@@ -435,35 +453,27 @@ def test_a_backbone_in_place_of_the_hidden_layers() -> None:
     before = copy.deepcopy(backbone.state_dict())
     model = ensemble(backbone=backbone).fit(X[TRAIN], Y[TRAIN])
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
-    trained = model.estimators_[0].module_.backbone.state_dict()
+    trained = model.estimators_[0].backbone.state_dict()
     assert any(not torch.equal(before[name], tensor) for name, tensor in trained.items())
     images = X.reshape(300, 1, 3, 4)
     convolution = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 2), torch.nn.ReLU(), torch.nn.Flatten())
     model = ensemble(backbone=convolution, preprocessing=None).fit(images[TRAIN], Y[TRAIN])
     assert model.predict(images[TEST]).shape == (100, 5)
-    with pytest.raises(ValueError, match=r"backbone must return a tensor \[rows, features\], got .* \[2, 12, 1\]"):
+    with pytest.raises(ValueError, match=r"backbone must return a tensor \[samples, features\], got .* \[2, 12, 1\]"):
         ensemble(backbone=torch.nn.Unflatten(1, (12, 1))).fit(X, Y)
 
 
-def test_a_validation_set_takes_the_place_of_folds() -> None:
+def test_a_validation_set_takes_the_place_of_folds(batch_sizes: list[int]) -> None:
     model = ensemble().fit(X[:150], Y[:150], validation=(X[150:200], Y[150:200]))
     assert len(model.estimators_) == 2
-    assert sum(model.estimators_[0].history[-1, "batches", :, "train_batch_size"]) == 150
+    assert sum(batch_sizes) == 150 * 2 * len(model.history_)
     assert model.evaluation_.rows == 50
-
-
-def test_callbacks_of_skorch() -> None:
-    model = ensemble(callbacks=[LRScheduler("ExponentialLR", gamma=0.5)], early_stopping=False).fit(X, Y)
-    assert [row["event_lr"] for row in model.estimators_[0].history] == [1e-2, 5e-3, 2.5e-3, 1.25e-3]
-    stop = EarlyStopping(monitor="train_loss", patience=2, threshold=10.0, threshold_mode="abs")
-    stopped = ensemble(callbacks=[stop], early_stopping=False, max_epochs=50).fit(X, Y)
-    assert len(stopped.estimators_[0].history) < 6
 
 
 def test_warm_start_continues() -> None:
     cold, warm = (plain(warm_start=warm).fit(X, Y) for warm in (False, True))
-    assert len(cold.fit(X, Y).estimators_[0].history) == 4
-    assert len(warm.fit(X, Y).estimators_[0].history) == 8
+    assert len(cold.fit(X, Y).history_) == 4
+    assert len(warm.fit(X, Y).history_) == 8
     several = ensemble(warm_start=True).fit(X, Y)
     folds = several._folds
     assert several.fit(X, Y)._folds is folds  # held-out rows stay so
@@ -501,7 +511,7 @@ def test_calibrate_gives_partial_fit_its_thresholds() -> None:
     model = ensemble(n_estimators=1)
     for _ in range(3):
         model.partial_fit(X[:150], Y[:150])
-    decoder = model.estimators_[0].module_.head.decoder
+    decoder = model.estimators_[0].head.decoder
     assert decoder.threshold.item() == 0
     model.calibrate(X[150:200], Y[150:200])
     assert decoder.threshold.item() != 0
@@ -529,14 +539,15 @@ def test_eight_fits_in_four_threads_are_those_of_one_thread() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_learning_rate_set_between_two_calls_counts() -> None:
+def test_a_learning_rate_set_between_two_calls_counts(batch_sizes: list[int]) -> None:
     model = plain().partial_fit(X, Y)
     before = model.decision_function(X)
     model.set_params(lr=1e-12).partial_fit(X, Y)
     np.testing.assert_allclose(model.decision_function(X), before, atol=1e-6)
+    batch_sizes.clear()
     model.set_params(lr=1e-1, batch_size=50).partial_fit(X, Y)
     assert np.abs(model.decision_function(X) - before).max() > 0.1
-    assert model.estimators_[0].history[-1, "batches", :, "train_batch_size"] == [50] * 6
+    assert batch_sizes == [50] * 6
 
 
 def test_nan_weights_are_an_error_and_not_the_answer_no_label() -> None:
@@ -544,7 +555,7 @@ def test_nan_weights_are_an_error_and_not_the_answer_no_label() -> None:
     for targets in (Y, y):
         model = ensemble(early_stopping=False, max_epochs=1).fit(X, targets)
         with torch.no_grad():
-            next(model.estimators_[0].module_.parameters()).fill_(torch.nan)
+            next(model.estimators_[0].parameters()).fill_(torch.nan)
         for answer in (model.predict, model.predict_labels):
             with pytest.raises(ValueError, match="the output is NaN for 100 rows, which is not 'no label'"):
                 answer(X[TEST])
@@ -565,17 +576,15 @@ def test_only_the_estimators_need_scikit_learn() -> None:
     program = """
 import sys
 import rsoftmax.labels
-for missing in ("skorch", "sklearn"):
-    sys.modules[missing] = None
-    try:
-        import rsoftmax.labels
-    except ImportError as error:
-        print(error)
-    del sys.modules[missing]
+sys.modules["sklearn"] = None
+try:
+    rsoftmax.labels.SparseLabelClassifier
+except ImportError as error:
+    print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    advice = "rsoftmax.labels needs {}: pip install 'rsoftmax[sklearn]'"
-    assert done.stdout.splitlines() == [advice.format(missing) for missing in ("skorch", "sklearn")]
+    assert "SparseLabelClassifier needs sklearn" in done.stdout
+    assert "pip install 'rsoftmax[labels]'" in done.stdout
 
 
 def test_the_subpackage_does_not_hide_scikit_learn() -> None:
