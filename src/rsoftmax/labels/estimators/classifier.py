@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state, compute_sample_weight
-from sklearn.utils.validation import _check_sample_weight, check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import DEFAULTS, Average
 from rsoftmax.labels.estimators.features import PREPROCESSING, fit_preprocessing
-from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
+from rsoftmax.labels.estimators.targets import Matrix, Targets, check_sample_weight, label_score, stratified_folds
 from rsoftmax.labels.estimators.training import Network, Samples, train
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead, choose
@@ -237,7 +237,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Predict labels in the format of ``y``; for 1-d targets, classes [rows]. Raises on NaN scores."""
         if self._one_class():
             return self.classes_[_check_finite(self.predict_proba(X)).argmax(1)]
-        return self._targets.answer(self._predict_matrix(X), X)
+        return self._targets.inverse_transform(self._predict_matrix(X), X)
 
     def predict_labels(self, X: Matrix) -> list[list[Any]]:
         """Predict the names of the labels of each row."""
@@ -277,7 +277,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _rows(self, X: Matrix, y: Matrix, first: bool, classes: Matrix = None, sample_weight: Matrix = None) -> Samples:
         """Preprocessed features, labels as a matrix, weights; at the first call, fit preprocessing and targets."""
         _check_settings(self.get_params(deep=False))
-        targets = Targets(y, classes, separator=self.label_separator) if first else self._targets
+        targets = Targets(y, self, classes) if first else self._targets
         Y = targets.indicator(y, classes)
         X = self._check_features(X, first)
         check_consistent_length(X, Y)
@@ -285,7 +285,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._targets, self.classes_ = targets, targets.classes
             self._random = check_random_state(self.random_state)
             self._preprocessing = fit_preprocessing(X, self.preprocessing, self._random)
-        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, X)
         if self._targets.one_class and self.class_weight is not None:
             weight = (1.0 if weight is None else weight) * compute_sample_weight(self.class_weight, y)
         weight = None if weight is None else weight / max(weight.mean(), np.finfo(np.float64).tiny)
@@ -446,7 +446,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._targets.one_class
 
     def _predict_matrix(self, X: Matrix) -> Matrix:
-        return self._targets.stack(_check_finite(output.p.cpu().numpy()) > 0 for output in self._outputs(X))
+        return self._targets.matrix(_check_finite(output.p.cpu().numpy()) > 0 for output in self._outputs(X))
 
     @torch.no_grad()
     def _outputs(self, X: Matrix) -> Iterator[Output]:
