@@ -20,10 +20,15 @@ from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
 from rsoftmax.attention.transformers import parameters, set_attention
-from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
+from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
 
-QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "progress": False}
+QUICK: dict[str, Any] = {
+    "n_estimators": 2,
+    "training": TrainingOptions(max_epochs=5, lr=1e-2),
+    "hidden_layer_sizes": (8,),
+    "progress": False,
+}
 FINETUNE: dict[str, Any] = {"finetune": True, "progress": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
@@ -190,7 +195,7 @@ def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
     assert "token_type_ids" in tensors
     output, expected = model(**tensors, labels=y), model.outputs(TEXTS)
     assert_close(output.marginals, expected.marginals, atol=1e-5, rtol=1e-4)
-    assert_close(output.p > 0, expected.p > 0)
+    assert_close(output.p > 0, expected.probs > 0)
     assert output.loss.ndim == 0
     assert output.logits.shape == (6, 3)
 

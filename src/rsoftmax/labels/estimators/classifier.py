@@ -12,12 +12,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import DEFAULTS, Average
+from rsoftmax.labels.estimators._sklearn import check_sample_weight
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
-from rsoftmax.labels.estimators.targets import Matrix, Targets, check_sample_weight, label_score, stratified_folds
+from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
 from rsoftmax.labels.estimators.training import Network, Samples, train
 from rsoftmax.labels.evaluation import Evaluation, evaluate
-from rsoftmax.labels.head import MultiLabelHead, choose
+from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
 from rsoftmax.mappings import softmax
 
@@ -196,12 +197,16 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         outputs = self._outputs(X)
         if self._one_class():  # softmax, unless the mapping has no number of labels to decide
-            return _concatenate(o.p if o.theta is None and o.r is None else softmax(o.z) for o in outputs)
-        return _concatenate(output.p for output in outputs)
+            return _concatenate(
+                o.probs if o.threshold is None and o.rate is None else softmax(o.logits) for o in outputs
+            )
+        return _concatenate(output.probs for output in outputs)
 
     def decision_function(self, X: Matrix) -> NDArray[np.float32]:
         """Compute calibrated scores [samples, K]: log-odds, for rules with a threshold; 1-d for two classes."""
-        u = _concatenate(output.scores.u if output.odds is None else output.odds for output in self._outputs(X))
+        u = _concatenate(
+            output.scores.margins if output.log_odds is None else output.log_odds for output in self._outputs(X)
+        )
         return u[:, 1] - u[:, 0] if self._one_class() and u.shape[1] == 2 else u
 
     def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
@@ -243,7 +248,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._targets, self.classes_ = targets, targets.classes
             self._random = check_random_state(self.random_state)
             self._preprocessing = fit_preprocessing(X, self._training.preprocessing, self._random)
-        weight = check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, X)
         if self._targets.one_class and self.class_weight is not None:
             weight = (1.0 if weight is None else weight) * compute_sample_weight(self.class_weight, y)
         weight = None if weight is None else weight / max(weight.mean(), np.finfo(np.float64).tiny)
@@ -307,7 +312,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         options = {name: getattr(self, name) for name in DEFAULTS}
         if self._targets.one_class:
             options |= {"min_labels": 0, "max_labels": None}
-        if choose(**head).name != "expected_f1":
+        if resolve_rule(**head).name != "expected_f1":
             options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
@@ -361,7 +366,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         held_out = [part if len(part) <= most else part.take(_spread(len(part), most)) for part in held_out]
         networks = [[network] for network in self.estimators_] if folds else [self.estimators_]
         batches = [batch for part, nets in zip(held_out, networks, strict=True) for batch in self._scores(part, nets)]
-        sizes = [len(batch.z) for batch in batches]
+        sizes = [len(batch.logits) for batch in batches]
         scores = _by_field(  # a threshold may be one number per batch
             batches, lambda values: torch.cat([value.expand(n, -1) for value, n in zip(values, sizes, strict=True)])
         )
@@ -369,8 +374,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         weights = [part.weight for part in held_out if part.weight is not None]
         head = self._decoding_head.calibrate(
             scores,
-            y.to(scores.z.device),
-            weight=torch.cat(weights)[:, None].to(scores.z.device) if weights else None,
+            y.to(scores.logits.device),
+            weight=torch.cat(weights)[:, None].to(scores.logits.device) if weights else None,
             calibration=self._head.calibration is not None and parts[0][1] is not None,
         )
         self.evaluation_ = self._evaluate(head, scores, y)
@@ -379,7 +384,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _evaluate(self, head: MultiLabelHead, scores: Scores, y: Tensor) -> Evaluation:
         output = head.decode(scores)
         names = list(map(str, self.classes_.tolist()))
-        return evaluate(output.marginals.cpu(), (output.p > 0).cpu(), y, names)
+        return evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), y, names)
 
     @property
     def _decoding_head(self) -> MultiLabelHead:
@@ -394,7 +399,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._targets.one_class
 
     def _predict_matrix(self, X: Matrix) -> Matrix:
-        return self._targets.matrix(_check_nan(output.p.cpu().numpy()) > 0 for output in self._outputs(X))
+        return self._targets.matrix(_check_nan(output.probs.cpu().numpy()) > 0 for output in self._outputs(X))
 
     @torch.no_grad()
     def _outputs(self, X: Matrix) -> Iterator[Output]:

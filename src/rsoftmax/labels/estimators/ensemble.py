@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions
 from rsoftmax.labels.evaluation import Evaluation
-from rsoftmax.labels.head import choose
+from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models.base import LabelNetwork
 
 CONSTANT = 1e-6  # standard deviation up to which a feature counts as constant
@@ -82,7 +82,7 @@ def check_mergeable(model: SparseLabelClassifier) -> None:
             " use hidden_layer_sizes=(512,)"
         )
     head = model.head or HeadOptions()
-    if model.n_estimators != 1 and choose(head.mapping, head.loss, head.rule).on_logits:
+    if model.n_estimators != 1 and resolve_rule(head.mapping, head.loss, head.rule).logit_mlps:
         raise ValueError(f"networks with rule={head.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
 
@@ -103,11 +103,11 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
     heads = [network.head for network in model.estimators_]
     first = heads[0]
     hidden = [layer for net in model.estimators_ for layer in net.backbone.modules() if isinstance(layer, nn.Linear)]
-    merged = LabelNetwork(len(shift), first.labels, sum(v.out_features for v in hidden), **model._head_arguments())
+    merged = LabelNetwork(len(shift), first.num_labels, sum(v.out_features for v in hidden), **model._head_arguments())
     if hidden:
         weight, bias = (torch.cat([getattr(layer, name) for layer in hidden]) for name in ("weight", "bias"))
         _copy(merged.hidden[0], *_unstandardise(weight, bias, shift, scale))
-    for name in first.rule.layers(first.labels):
+    for name in first.rule.layers(first.num_labels):
         layers: list[Any] = [head.get_submodule(name) for head in heads]
         weights, bias = [layer.weight for layer in layers], torch.stack([layer.bias for layer in layers]).mean(0)
         if hidden:
@@ -115,7 +115,7 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         else:
             weight, bias = _unstandardise(torch.stack(weights).mean(0), bias, shift, scale)
         _copy(merged.head.get_submodule(name), weight, bias)
-    for name in first.rule.on_logits:
+    for name in first.rule.logit_mlps:
         merged.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
     merged.head.decoder.load_state_dict(first.decoder.state_dict())
     return merged.eval()

@@ -1,7 +1,4 @@
-"""The base of the multi-label meta-estimators: clones fitted on folds, log-odds of held-out samples, metadata routing.
-
-The only module with private names of scikit-learn: two, which index whatever its estimators accept as X.
-"""
+"""The base of the multi-label meta-estimators: clones fitted on folds, held-out log-odds, metadata routing."""
 
 import warnings
 from collections.abc import Iterable
@@ -17,12 +14,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, Tags, _safe_indexing, check_random_state, get_tags, indexable
+from sklearn.utils import Bunch, Tags, check_random_state, get_tags, indexable
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.validation import _check_method_params, check_consistent_length, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
 from tqdm.auto import tqdm
 
-from rsoftmax.labels.estimators.targets import Matrix, Targets, check_sample_weight, stratified_folds
+from rsoftmax.labels.estimators._sklearn import check_method_params, check_sample_weight, num_samples, safe_indexing
+from rsoftmax.labels.estimators.targets import Matrix, Targets, stratified_folds
 
 OOB = "oob"
 Array = NDArray[np.float64]
@@ -65,7 +63,7 @@ class FoldModel:
 
     def log_odds(self, X: Matrix) -> Array:
         """Return log-odds [samples, K]; NaN for labels that did not vary."""
-        log_odds = np.full((X.shape[0] if hasattr(X, "shape") else len(X), self.num_labels_), np.nan)
+        log_odds = np.full((num_samples(X), self.num_labels_), np.nan)
         if self.models_:
             n = len(self.varying_) // len(self.models_)
             log_odds[:, self.varying_] = np.concatenate([_log_odds(model, X, n) for model in self.models_], axis=1)
@@ -176,7 +174,8 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Y = self._targets.indicator(y)
         check_consistent_length(X, Y)
         self.classes_ = self._targets.classes
-        return X, Y.toarray() if sp.issparse(Y) else np.asarray(Y), check_sample_weight(sample_weight, Y)
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, Y, dtype=np.float64)
+        return X, Y.toarray() if sp.issparse(Y) else np.asarray(Y), weight
 
     def _route(self, weight: Array | None, params: dict[str, Any]) -> Bunch:
         """The arguments of the estimators' ``fit`` and of the splitter's ``split``."""
@@ -301,12 +300,12 @@ def _fit_and_score(
 ) -> tuple[FoldModel, Array]:
     oob = isinstance(cv, str) and cv == OOB and not isinstance(estimator, FrozenEstimator)
     model = FoldModel(_with_oob_score(estimator) if oob else estimator).fit(*_take(X, Y, params, train))
-    return model, model.oob_log_odds(Y) if oob else model.log_odds(_safe_indexing(X, test))
+    return model, model.oob_log_odds(Y) if oob else model.log_odds(safe_indexing(X, test))
 
 
 def _take(X: Matrix, Y: NDArray[Any], params: dict[str, Any], samples: Any) -> tuple[Any, NDArray[Any], dict[str, Any]]:
     """Some of the samples, with their targets and their part of the arguments of ``fit``."""
-    return _safe_indexing(X, samples), Y[samples], _check_method_params(X, params, samples)
+    return safe_indexing(X, samples), Y[samples], check_method_params(X, params, samples)
 
 
 def _known(Y: NDArray[Any]) -> NDArray[np.bool_]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from rsoftmax.labels.head import choose
+from rsoftmax.labels.head import resolve_rule
 
 __all__ = ["PLAIN", "HeadOptions", "TrainingOptions"]
 
@@ -64,7 +64,7 @@ class HeadOptions:
     calibration: Literal["platt"] | None = "platt"
 
     def __post_init__(self) -> None:
-        choose(self.mapping, self.loss, self.rule)
+        resolve_rule(self.mapping, self.loss, self.rule)
         check_ranges("HeadOptions", vars(self))
 
 

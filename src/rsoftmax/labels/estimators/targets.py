@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, fbeta_score
-from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 Matrix = Any  # what scikit-learn takes: an array, a sparse matrix, a data frame, lists
@@ -179,19 +179,6 @@ def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) 
         sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
     options = {"beta": model.beta, "average": model.average, "sample_weight": sample_weight}
     return float(fbeta_score(y, predicted, zero_division=1.0, **options))
-
-
-def check_sample_weight(sample_weight: Matrix, X: Matrix) -> NDArray[np.float64] | None:
-    """Weights of the samples of X as an array [samples]; one number is the weight of each."""
-    if sample_weight is None:
-        return None
-    if np.ndim(sample_weight) == 0:
-        sample_weight = np.full(X.shape[0], sample_weight)
-    weight: NDArray[np.float64] = check_array(
-        sample_weight, dtype=np.float64, ensure_2d=False, ensure_min_samples=0, input_name="sample_weight"
-    )
-    check_consistent_length(weight, X)
-    return column_or_1d(weight)
 
 
 def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> NDArray[np.intp]:
