@@ -300,11 +300,10 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.history_: list[dict[str, float]] = []
 
     def _create_network(self, example: Tensor) -> Network:
-        hidden, seed, options = tuple(self.hidden_layer_sizes), self._seed(), self._training
-        backbone: Any = {"backbone": self.backbone, "example": example}
-        dropout: Any = {"dropout": options.dropout, "input_dropout": options.input_dropout}
-        sizes = (self.n_features_in_, len(self.classes_), hidden)
-        return Network(*sizes, self._head_arguments(), seed, **dropout, **backbone).to(self.device)
+        backbone = self.backbone or (self.n_features_in_, *self.hidden_layer_sizes)
+        dropout = self._training.input_dropout, self._training.dropout
+        network = Network(backbone, len(self.classes_), self._head_arguments(), self._seed(), dropout, example)
+        return network.to(self.device)
 
     def _head_arguments(self) -> dict[str, Any]:
         """Arguments of the head; bounds do not apply to classes, averages only to one rule."""
@@ -322,7 +321,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if validation is not None or (n == 1 and not self._training.early_stopping):
             return [(samples, validation)] * n
         if n > 1:
-            fold = self._remember(samples, lambda: torch.from_numpy(self._stratified_folds(samples)))
+            Y = samples.Y == 1
+            fold = self._remember(samples, lambda: torch.from_numpy(stratified_folds(Y, n, self._random)))
             indices = [((fold != i).nonzero()[:, 0], (fold == i).nonzero()[:, 0]) for i in range(n)]
         else:
             size = min(max(round(self._training.validation_fraction * len(samples)), 1), len(samples) - 1)
@@ -332,9 +332,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             order = self._remember(samples, lambda: torch.randperm(len(samples), generator=generator, device="cpu"))
             indices = [(order[size:], order[:size])]
         return [(samples.take(train), samples.take(held_out)) for train, held_out in indices]
-
-    def _stratified_folds(self, samples: Samples) -> NDArray[np.intp]:
-        return stratified_folds(samples.positive(), len(self.estimators_), self._random)
 
     def _remember(self, samples: Samples, draw: Callable[[], Tensor]) -> Tensor:
         """A random split that a warm start repeats: a sample that was trained on is not held out later."""
