@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
-from torch import Tensor
 
 from rsoftmax.labels.estimators.meta import Array, LabelMetaClassifier, Split, constant_labels, list_names
 from rsoftmax.labels.estimators.targets import Matrix
@@ -110,21 +109,17 @@ class RiskControlledClassifier(LabelMetaClassifier):
         test = splits[0][1] if splits else np.arange(len(Y))
         self._constant = constant_labels(Y[splits[0][0]]) if splits else np.full(Y.shape[1], np.nan)
         u, known = torch.from_numpy(self._fill(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
-        self.thresholds_ = self._fit_thresholds(u, known).numpy()
-        self.models_ = models
-        return self
-
-    def _fit_thresholds(self, u: Tensor, y: Tensor) -> Tensor:
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
-        thresholds, controlled = guaranteed_threshold(u, y, **level)
+        thresholds, controlled = guaranteed_threshold(u, known, **level)
         self.uncontrolled_ = self.classes_[~controlled.numpy()]
+        self.thresholds_, self.models_ = thresholds.numpy(), models
         if len(self.uncontrolled_):
             warnings.warn(
                 f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out samples"
                 f" for a guarantee and take the threshold of all labels: {list_names(self.uncontrolled_)}",
-                stacklevel=4,
+                stacklevel=2,
             )
-        return thresholds
+        return self
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Any) -> list[Split]:
         """One split, drawn without looking at the labels."""
