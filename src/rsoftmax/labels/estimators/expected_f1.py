@@ -207,8 +207,10 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         """Thresholds of single folds, the expected score and the evaluation on held-out samples."""
         self.thresholds_std_ = np.full(self.decoder_.threshold.shape, np.nan)
         if self.average != "samples" and len(splits) > 1:
-            thresholds = [self._threshold(log_odds[test]).sigmoid().numpy() for _, test in splits]
-            self.thresholds_std_ = np.std(thresholds, 0, ddof=1)
+            known = ~log_odds.isnan()
+            folds = [(log_odds[test].where(known[test], 0), known[test]) for _, test in splits]
+            thresholds = [expected_f1_threshold(u, self.average, beta=self.beta, weight=w)[0] for u, w in folds]
+            self.thresholds_std_ = torch.stack(thresholds).sigmoid().numpy().std(0, ddof=1)
         scored = ~log_odds.isnan().all(1)
         log_odds, y = torch.from_numpy(self._fill(log_odds[scored].numpy().copy())), y[scored]
         log_odds = log_odds.where(~log_odds.isnan(), -30.0)
@@ -216,10 +218,6 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         self.expected_score_ = expected_f1(pi, predicted, self.average, beta=self.beta)
         names = list(map(str, self.classes_.tolist()))
         self.evaluation_ = None if y.isnan().all() else evaluate(pi, predicted, y, names)
-
-    def _threshold(self, log_odds: Tensor) -> Tensor:
-        scored = ~log_odds.isnan()
-        return expected_f1_threshold(log_odds.where(scored, 0), self.average, beta=self.beta, weight=scored)[0]
 
 
 def _limits(log_odds: Array) -> tuple[float, float]:

@@ -55,10 +55,10 @@ class FoldModel:
         at_once = len(self.varying_) > 1 and known.all() and multilabel
         self.models_ = []
         for k in [self.varying_] if at_once else self.varying_:
-            part: Any = (X, Y[:, k], params or {})
+            x, y, arguments = X, Y[:, k], params or {}
             if not known[:, k].all():
-                part = _take(*part, np.flatnonzero(known[:, k]))
-            self.models_.append(clone(self.estimator).fit(part[0], part[1].astype(np.int64), **part[2]))
+                x, y, arguments = _take(X, y, arguments, np.flatnonzero(known[:, k]))
+            self.models_.append(clone(self.estimator).fit(x, y.astype(np.int64), **arguments))
         return self
 
     def log_odds(self, X: Matrix) -> Array:
@@ -226,8 +226,9 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y = self.classes_[Y.argmax(1)] if self._targets.one_class else np.nan_to_num(Y)
             splits = check_cv(self.cv).split(X, y, **routed.splitter.split)
             return [(np.asarray(train), np.asarray(test)) for train, test in splits]
-        fraction = isinstance(self.cv, float) and 0 < self.cv < 1
-        folds = max(round(1 / self.cv), 2) if fraction else self.cv
+        folds: Any = self.cv
+        if fraction := isinstance(folds, float) and 0 < folds < 1:
+            folds = max(round(1 / folds), 2)
         if not isinstance(folds, int | np.integer) or min(folds, len(Y)) < 2:
             raise ValueError(
                 f"{self._owner}: cv must be a number of folds of at least 2, a fraction of samples to hold out, a"
@@ -294,7 +295,15 @@ def _fit_and_score(
     estimator: Any, X: Matrix, Y: NDArray[Any], params: dict[str, Any], train: Any, test: Any, cv: Any
 ) -> tuple[FoldModel, Array]:
     oob = isinstance(cv, str) and cv == OOB and not isinstance(estimator, FrozenEstimator)
-    model = FoldModel(_with_oob_score(estimator) if oob else estimator).fit(*_take(X, Y, params, train))
+    if oob:
+        estimator = clone(estimator)
+        if not hasattr(_last_step(estimator), "oob_score"):
+            raise ValueError(
+                "cv='oob' needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),"
+                f" got {estimator!r}"
+            )
+        _last_step(estimator).set_params(oob_score=True)
+    model = FoldModel(estimator).fit(*_take(X, Y, params, train))
     return model, model.oob_log_odds(Y) if oob else model.log_odds(safe_indexing(X, test))
 
 
@@ -311,18 +320,6 @@ def _last_step(estimator: Any) -> Any:
     while hasattr(estimator, "steps"):
         estimator = estimator.steps[-1][1]
     return estimator
-
-
-def _with_oob_score(estimator: Any) -> Any:
-    """A clone that computes out-of-bag predictions."""
-    copy = clone(estimator)
-    if not hasattr(_last_step(copy), "oob_score"):
-        raise ValueError(
-            f'cv="oob" needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),'
-            f" got {estimator!r}"
-        )
-    _last_step(copy).set_params(oob_score=True)
-    return copy
 
 
 def _log_odds(model: Any, X: Matrix, num_labels: int) -> Array:

@@ -14,7 +14,7 @@ Auto = Literal["auto"]
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and value >= 1
+    return isinstance(value, int | np.integer) and int(value) >= 1
 
 
 def _is_size_or_auto(value: Any) -> bool:

@@ -51,7 +51,8 @@ class Samples:
         n = len(self)
         shuffled = generator is not None
         order = torch.randperm(n, generator=generator, device="cpu") if shuffled else torch.arange(n, device="cpu")
-        return order.split(size)
+        batches: Sequence[Tensor] = order.split(size)
+        return batches
 
     def features(self, index: Tensor) -> Tensor:
         """The features of some samples, dense."""
@@ -154,7 +155,7 @@ class Network(nn.Module):
 
     def scores(self, x: Tensor) -> Scores:
         """Map features to scores, all that the loss needs."""
-        return self.head.scores(self.backbone(x.to(self.head.logits.weight.device)))
+        return self.head.scores(self.backbone(x.to(next(self.head.parameters()).device)))
 
 
 def _initialize(module: M, generator: torch.Generator) -> M:
@@ -235,19 +236,13 @@ def train(
     Raises ValueError if the weights did not stay finite; warns if the held-out loss still falls after the last epoch.
     """
     stopping = None if patience is None else EarlyStopping(networks, patience)
-    generators = [torch.Generator("cpu").manual_seed(seed + i) for i in range(len(networks))]
+    orders = [torch.Generator("cpu").manual_seed(seed + i) for i in range(len(networks))]
+    members = list(zip(networks, optimizers, parts, orders, strict=True))
     history, stopped, lr = list[dict[str, float]](), False, optimizers[0].param_groups[0]["lr"]
     delay = DELAY if verbose is None else 0
     with tqdm(total=epochs * len(networks), unit="epoch", delay=delay, disable=verbose == 0) as bar:
         while len(history) < epochs and not stopped:
-            losses = []
-            for network, optimizer, (samples, held_out), order in zip(
-                networks, optimizers, parts, generators, strict=True
-            ):
-                losses.append({"train_loss": _run_epoch(network, samples, batch_size, optimizer, order)})
-                if held_out is not None:
-                    losses[-1]["valid_loss"] = _run_epoch(network, held_out, batch_size)
-                bar.update()
+            losses = [_train_epoch(*member, batch_size, bar) for member in members]
             history.append({name: sum(loss[name] for loss in losses) / len(losses) for name in losses[0]})
             bar.set_postfix({name: f"{loss:.4g}" for name, loss in history[-1].items()}, refresh=False)
             stopped = stopping is not None and stopping.update(history[-1]["valid_loss"])
@@ -268,6 +263,23 @@ def train(
     return history
 
 
+def _train_epoch(
+    network: Network,
+    optimizer: Optimizer,
+    part: tuple[Samples, Samples | None],
+    order: torch.Generator,
+    batch_size: int,
+    bar: Any,
+) -> dict[str, float]:
+    """Train a network for an epoch; the mean losses on its training and its held-out samples."""
+    samples, held_out = part
+    losses = {"train_loss": _run_epoch(network, samples, batch_size, optimizer, order)}
+    if held_out is not None:
+        losses["valid_loss"] = _run_epoch(network, held_out, batch_size)
+    bar.update()
+    return losses
+
+
 def _run_epoch(
     network: Network,
     samples: Samples,
@@ -280,9 +292,9 @@ def _run_epoch(
     batches, losses = samples.batches(batch_size, order), []
     with torch.set_grad_enabled(optimizer is not None):
         for index in batches:
-            scores = network.scores(samples.features(index))
-            y, weight = (None if values is None else values.to(scores.logits) for values in samples.targets(index))
-            loss = network.head.loss(scores, y, weight=weight)
+            scores, (y, weight) = network.scores(samples.features(index)), samples.targets(index)
+            weight = None if weight is None else weight.to(scores.logits)
+            loss = network.head.loss(scores, y.to(scores.logits), weight=weight)
             if optimizer is not None:
                 optimizer.zero_grad()
                 loss.backward()
