@@ -16,7 +16,7 @@ from rsoftmax.labels.estimators._sklearn import check_sample_weight
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
-from rsoftmax.labels.estimators.training import Network, Samples, train
+from rsoftmax.labels.estimators.training import Network, Part, Samples, train
 from rsoftmax.labels.evaluation import evaluate
 from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
@@ -29,7 +29,6 @@ SMALL_BATCH, LARGE_BATCH, MANY_SAMPLES = 32, 128, 4000
 MOST_NETWORKS, MOST_EPOCHS, FEWEST_EPOCHS = 5, 150, 3
 WORK = 10**12  # samples times weights of all networks in all epochs: about two minutes on two cores
 CALIBRATED = 5 * 10**7  # held-out entries, samples times labels, that calibration and thresholds are computed from
-Parts = Sequence[tuple[Samples, Samples | None]]
 
 
 class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -312,7 +311,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
-    def _parts(self, samples: Samples, validation: Samples | None) -> Parts:
+    def _parts(self, samples: Samples, validation: Samples | None) -> Sequence[Part]:
         """The training and held-out samples of each network: a fold, a fraction, the validation set, or none."""
         n = len(self.estimators_)
         if validation is not None or (n == 1 and not self._training.early_stopping):
@@ -336,7 +335,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._split = draw()
         return self._split
 
-    def _train(self, parts: Parts, epochs: int, patience: int | None = None) -> None:
+    def _train(self, parts: Sequence[Part], epochs: int, patience: int | None = None) -> None:
         for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
             group.update(lr=self._training.lr, weight_decay=self._training.weight_decay)
         self.history_ += train(
@@ -351,7 +350,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         )
 
     @torch.no_grad()
-    def _calibrate(self, samples: Samples, parts: Parts) -> None:
+    def _calibrate(self, samples: Samples, parts: Sequence[Part]) -> None:
         """Fit calibration and thresholds on held-out samples; without any, thresholds only, on the training samples."""
         if self._targets.one_class:
             return

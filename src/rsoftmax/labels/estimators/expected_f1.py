@@ -28,23 +28,23 @@ TINY = np.finfo(np.float64).tiny
 class ExpectedF1Classifier(LabelMetaClassifier):
     """Predicts the labels with the highest expected F-measure, on top of any classifier: no threshold to tune.
 
-    The estimator is fitted on all folds but one, for each fold. The scores of the held-out rows are calibrated label by
+    The estimator is fitted on all folds but one, for each fold. The scores of held-out samples are calibrated label by
     label, and the calibrated marginals alone yield the decision thresholds. Predictions average the log-odds of the
-    fold models, or come from one model that is fitted on all rows.
+    fold models, or come from one model that is fitted on all samples.
 
     Args:
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; a list of them, whose marginals are averaged; or a ``FrozenEstimator``, fitted on other
-            rows, for which all rows passed here are held out.
-        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides row by row.
+            samples, for which all samples passed here are held out.
+        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides for each sample.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the minimum number of labels per row.
-        max_labels: the maximum number of labels per row; None: all.
+        min_labels: the minimum number of labels per sample.
+        max_labels: the maximum number of labels per sample; None: all.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
-        cv: the number of folds, stratified by labels; "oob": one fit on all rows, for estimators with out-of-bag
+        cv: the number of folds, stratified by labels; "oob": one fit on all samples, for estimators with out-of-bag
             predictions (``oob_score``) such as random forests; a fraction 1/n such as 0.2: one fit, with one of n folds
             held out; or a scikit-learn splitter, or splits.
-        ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
+        ensemble: True keeps the fold models; False fits one model on all samples and keeps it alone.
         scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
             and ``beta``, so that a grid search over these compares different measures.
         n_jobs: the number of parallel fits, as in joblib.
@@ -55,8 +55,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
         thresholds_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
         thresholds_std_: the standard deviation of the thresholds over single folds; NaN for one split.
-        expected_score_: the expected F-measure under the marginals of held-out rows, computed without their labels.
-        evaluation_: the :class:`rsoftmax.labels.Evaluation` of the same rows against their labels: cross-validated,
+        expected_score_: the expected F-measure under the marginals of held-out samples, computed without their labels.
+        evaluation_: the :class:`rsoftmax.labels.Evaluation` of the same samples against their labels: cross-validated,
             except that calibration and thresholds were fitted on them. None if no label varies.
         models_: for each estimator, its fitted models.
         decoder_: the :class:`rsoftmax.labels.Decoder`: calibration and thresholds.
@@ -75,7 +75,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
                [0, 0, 0, 0, 0, 0]])
 
     ``y`` may be a matrix, dense or sparse, with NaN or -1 for unknown labels; a data frame; lists or sets of names.
-    Predictions have the same format. A 1-d ``y`` of classes means that every row has one: the most probable is
+    Predictions have the same format. A 1-d ``y`` of classes means that every sample has one class: the most probable is
     predicted. Labels that never occur are never predicted, and labels that always occur are always predicted. A warning
     names labels that occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups``
     go to the estimators, the splitter and the scorer that request them.
