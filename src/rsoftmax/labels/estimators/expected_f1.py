@@ -36,7 +36,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; a list of them, whose marginals are averaged; or a ``FrozenEstimator``, fitted on other
             samples, for which all samples passed here are held out.
-        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides for each sample.
+        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides sample-wise.
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per sample.
         max_labels: the maximum number of labels per sample; None: all.
