@@ -126,8 +126,12 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         routed = self._route(weight, fit_params)
         splits = self._splits(X, Y, routed)
         held_out, models = self._cross_fit(X, Y, splits, routed)
-        self.models_ = models if self.ensemble or self._oob else self._refit(X, Y, models, routed)
-        self._constant = self._constant_log_odds(Y)
+        if not self.ensemble and not self._oob:  # one model per estimator, fitted on all samples
+            for folds, (name, estimator) in zip(models, self._named_estimators(), strict=True):
+                if not isinstance(estimator, FrozenEstimator):
+                    folds[:] = [FoldModel(estimator).fit(X, Y, routed[name].fit)]
+        self.models_ = models
+        self._constant = constant_labels(Y, [model for folds in self.models_ for model in folds])
         self._limits = [_limits(scores) for scores in held_out]
         y = torch.from_numpy(Y.astype(np.float64))
         scale = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
@@ -169,21 +173,6 @@ class ExpectedF1Classifier(LabelMetaClassifier):
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
         """As in the base class; out-of-bag, all samples are fitted and scored."""
         return [(np.arange(len(Y)),) * 2] if self._oob else super()._splits(X, Y, routed)
-
-    def _refit(self, X: Matrix, Y: NDArray[Any], models: list[list[FoldModel]], routed: Bunch) -> list[list[FoldModel]]:
-        """One model per estimator, fitted on all samples."""
-        return [
-            folds if isinstance(estimator, FrozenEstimator) else [FoldModel(estimator).fit(X, Y, routed[name].fit)]
-            for folds, (name, estimator) in zip(models, self._named_estimators(), strict=True)
-        ]
-
-    def _constant_log_odds(self, Y: NDArray[Any]) -> Array:
-        """Those of :func:`constant_labels`, and of labels that no model has learned."""
-        constant = constant_labels(Y)
-        learned = np.concatenate([model.varying_ for folds in self.models_ for model in folds])
-        others = np.setdiff1d(np.flatnonzero(np.isnan(constant)), learned)
-        constant[others] = np.where(np.nanmean(Y[:, others], 0) > 0.5, np.inf, -np.inf)
-        return constant
 
     def _log_odds(self, X: Matrix) -> Array:
         """Calibrated, [samples, K]."""

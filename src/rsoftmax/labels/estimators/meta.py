@@ -256,10 +256,17 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return log_odds
 
 
-def constant_labels(Y: NDArray[Any]) -> Array:
-    """inf for labels that every sample has, -inf for labels that none has, otherwise NaN, [K]; NaN in Y is unknown."""
+def constant_labels(Y: NDArray[Any], models: Iterable[FoldModel] = ()) -> Array:
+    """The log-odds of labels that do not vary, [K]: inf if every sample has it, -inf if none has it, otherwise NaN.
+
+    With models, labels that none of them has learned are constant, too. NaN in Y is unknown.
+    """
     some = (Y == 1).any(0)
-    return np.where(some & (Y != 0).all(0), np.inf, np.where(some, np.nan, -np.inf))
+    constant = np.where(some & (Y != 0).all(0), np.inf, np.where(some, np.nan, -np.inf))
+    learned = [model.varying_ for model in models] or [np.arange(Y.shape[1])]
+    others = np.setdiff1d(np.flatnonzero(np.isnan(constant)), np.concatenate(learned))
+    constant[others] = np.where(np.nanmean(Y[:, others], 0) > 0.5, np.inf, -np.inf)
+    return constant
 
 
 def list_names(names: NDArray[Any]) -> str:
