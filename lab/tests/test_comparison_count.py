@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from rsoftmax import softmax
 from rsoftmax.labels import MultiLabelHead, Scores, losses
-from rsoftmax_lab.comparison.count_rule import Count
+from rsoftmax_lab.comparison import Count
 
 
 def head_of() -> MultiLabelHead:
