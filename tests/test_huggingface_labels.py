@@ -20,10 +20,15 @@ from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
 from rsoftmax.attention.transformers import head_parameters, set_attention
-from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
+from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
 
-QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "progress": False}
+QUICK: dict[str, Any] = {
+    "n_estimators": 2,
+    "training": TrainingOptions(max_epochs=5, lr=1e-2),
+    "hidden_layer_sizes": (8,),
+    "progress": False,
+}
 FINETUNE: dict[str, Any] = {"finetune": True, "progress": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
@@ -144,7 +149,7 @@ def test_a_saved_model_predicts_where_only_transformers_is_installed(model: Labe
     model.save_pretrained(tmp_path / "model")
     code = """
 import sys
-for name in ("sklearn", "skorch", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
+for name in ("sklearn", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
     sys.modules[name] = None
 from rsoftmax.labels import LabelModel
 print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))

@@ -67,6 +67,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
     """Train a multi-label classifier for texts, images or rows of a table, and save it."""
+    from rsoftmax.labels import TrainingOptions
     from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable
     from rsoftmax.labels.models.tables import read
 
@@ -79,6 +80,7 @@ def train(
     guarantee = _guarantee(recall, precision, by, confidence)
     settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     settings = {name: value for name, value in settings.items() if value is not None}
+    settings = settings if finetune else {"training": TrainingOptions(**settings)}
     with usage_errors("--out"):
         check_writable(out, TABLE if kind == "features" else LABELS)
     with usage_errors("DATA"):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
-from rsoftmax.labels.estimators.ensemble import check_mergeable, merge, training_rows
+from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
 from rsoftmax.labels.models.base import (
     BaseLabelModel,
@@ -53,7 +53,7 @@ class TableModel(BaseLabelModel, nn.Module):
 
     Example:
         >>> rows, labels = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
-        >>> model = TableModel.fit(rows, labels, ["u", "v"], n_estimators=2, lr=1e-2, random_state=0)
+        >>> model = TableModel.fit(rows, labels, ["u", "v"], n_estimators=2, random_state=0)
         >>> model.predict_labels([[1.0, 0.0]])
         [['a']]
 
@@ -112,7 +112,7 @@ class TableModel(BaseLabelModel, nn.Module):
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
         check_names(features, "features")
-        if settings.get("preprocessing", "auto") is None:
+        if (training := settings.get("training")) is not None and training.preprocessing is None:
             raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
         found = names if names is not None else sorted({name for row in labels for name in row})
         truth = indicator(labels, found)
@@ -122,12 +122,8 @@ class TableModel(BaseLabelModel, nn.Module):
         categories = _categories(rows, features)
         x = _encode(rows, features, categories)
         (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
-        if isinstance(weights := settings.get("class_weight"), Mapping):  # columns have numbers, a single label is "it"
-            columns = {name: place if len(found) > 1 else "it" for place, name in enumerate(found)}
-            settings["class_weight"] = {columns.get(name, name): weight for name, weight in weights.items()}
         model = SparseLabelClassifier(average=average, **settings)
-        check_mergeable(model)
-        made = cls.of(model.fit(*training_rows(x[list(kept)], truth)), features, found, categories)
+        made = cls.of(fit_mergeable(model, x[list(kept)], truth, found), features, found, categories)
         return made if aside is None else made.guarantee([rows[i] for i in aside[0]], aside[1], **(guarantee or {}))
 
     @classmethod
@@ -142,7 +138,9 @@ class TableModel(BaseLabelModel, nn.Module):
         preprocessing, d = Preprocessing.of(model._preprocessing), model.n_features_in_
         network = merge(model, torch.zeros(d), torch.ones(d))
         settings: dict[str, Any] = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
-        made = cls(labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), **settings)
+        made = cls(
+            labels, features, preprocessing.quantiles.shape[1], network.width, model._head_arguments(), **settings
+        )
         made.preprocessing, made.network = preprocessing, network
         return made.eval()
 

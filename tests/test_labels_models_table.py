@@ -8,19 +8,19 @@ import torch
 from sklearn.datasets import make_multilabel_classification
 from torch.testing import assert_close
 
-from rsoftmax.labels import LabelNetwork, SparseLabelClassifier, TableModel
+from rsoftmax.labels import HeadOptions, LabelNetwork, SparseLabelClassifier, TableModel, TrainingOptions
 from rsoftmax.labels.estimators.features import Preprocessing, normal_quantile
 
 ROWS, LABELS = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+SHORT, FAST = TrainingOptions(max_epochs=2), TrainingOptions(lr=1e-2)
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def test_one_network_predicts_the_mean_of_several() -> None:
     X, Y = make_multilabel_classification(120, n_classes=4, random_state=0)
     for hidden in ((8,), ()):
-        several = SparseLabelClassifier(n_estimators=3, max_epochs=3, hidden_layer_sizes=hidden, average="macro").fit(
-            X, Y
-        )
+        several = SparseLabelClassifier(n_estimators=3, training=SHORT, hidden_layer_sizes=hidden, average="macro")
+        several.fit(X, Y)
         one = TableModel.of(several, [f"x{i}" for i in range(20)], list("abcd"))
         assert isinstance(one.network, LabelNetwork)
         assert_close(one.outputs(X).marginals.numpy(), several.predict_proba(X), atol=1e-5, rtol=1e-4)
@@ -30,18 +30,20 @@ def test_one_network_predicts_the_mean_of_several() -> None:
 def test_networks_whose_rate_reads_the_logits_are_converted_one_at_a_time() -> None:
     X, Y = make_multilabel_classification(60, n_classes=4, random_state=0)
     names = [f"x{i}" for i in range(20)]
-    model = SparseLabelClassifier(n_estimators=1, max_epochs=2, rule="rate", random_state=0).fit(X, Y)
+    model = SparseLabelClassifier(n_estimators=1, training=SHORT, head=HeadOptions(rule="rate"), random_state=0).fit(
+        X, Y
+    )
     one = TableModel.of(model, names, list("abcd"))
     assert ((one.outputs(X).probs > 0).numpy() == model.predict(X)).all()
     with pytest.raises(ValueError, match="networks with rule='rate' cannot be merged; pass n_estimators=1"):
-        TableModel.fit(X.tolist(), [["a"]] * 60, names, rule="rate")
+        TableModel.fit(X.tolist(), [["a"]] * 60, names, head=HeadOptions(rule="rate"))
 
 
 def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
     rng = np.random.default_rng(0)
     X = np.stack([rng.normal(size=400), rng.integers(0, 4, 400), np.full(400, 7), rng.lognormal(size=400)], 1)
     Y = np.stack([X[:, 0] > 0, X[:, 1] > 1], 1)
-    model = SparseLabelClassifier(n_estimators=1, max_epochs=1, random_state=0).fit(X[:300], Y[:300])
+    model = SparseLabelClassifier(n_estimators=1, training=SHORT, random_state=0).fit(X[:300], Y[:300])
     asked = np.concatenate([X, 3 * X - 5]).astype(np.float32)
     prepared = Preprocessing.of(model._preprocessing)(torch.from_numpy(asked))
     assert_close(prepared.numpy(), model._preprocess(asked), atol=1e-4, rtol=0, check_dtype=False)
@@ -50,7 +52,7 @@ def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
 
 
 def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: Path) -> None:
-    model = TableModel.fit(ROWS, LABELS, ["u", "v"], "samples", n_estimators=2, max_epochs=2, random_state=0)
+    model = TableModel.fit(ROWS, LABELS, ["u", "v"], "samples", n_estimators=2, training=SHORT, random_state=0)
     model.save(tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     again = TableModel.load(tmp_path / "model")
@@ -62,15 +64,15 @@ def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: P
 
 @pytest.mark.train
 def test_a_single_label_is_trained_too() -> None:
-    table = TableModel.fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, ["u"], n_estimators=2, lr=1e-2, random_state=0)
+    table = TableModel.fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, ["u"], n_estimators=2, training=FAST, random_state=0)
     rows = table.predict([[0.0], [1.0]], every_label=True)
     assert rows[0]["a"] < rows[1]["a"]
     known = torch.tensor([[0.0], [1.0]] * 9)
     gaps = torch.cat([known, torch.full((9, 1), torch.nan)])
     items = [[0.0], [1.0]] * 9 + [[0.0]] * 9
-    other = TableModel.fit(items, gaps, ["u"], names=["a"], n_estimators=2, lr=1e-2, random_state=0)
+    other = TableModel.fit(items, gaps, ["u"], names=["a"], n_estimators=2, training=FAST, random_state=0)
     assert other.predict([[0.0], [1.0]], every_label=True) == rows
-    with pytest.raises(ValueError, match="no row of y has a label"):
+    with pytest.raises(ValueError, match="no sample has a label"):
         TableModel.fit([[0.0], [1.0]], [[], []], ["u"], names=["a"])
 
 
@@ -142,6 +144,6 @@ def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
         TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], guarantee={"recall": 0.99})
     with pytest.raises(ValueError, match="pass either recall or precision"):
         again.guarantee(rows, labels)
-    counted = TableModel.fit(ROWS, LABELS, ["u", "v"], rule="rate", n_estimators=1, max_epochs=1)
+    counted = TableModel.fit(ROWS, LABELS, ["u", "v"], head=HeadOptions(rule="rate"), n_estimators=1, training=SHORT)
     with pytest.raises(ValueError, match="a threshold needs rule='expected_f1', got rule='rate'"):
         counted.guarantee(ROWS, LABELS, recall=0.8)
