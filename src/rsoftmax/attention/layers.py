@@ -53,7 +53,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
 
     State dicts of torch's module can be loaded, and if the parameter is a number, the state dicts are the same. A
-    tensor or a learnable parameter adds an entry, ``mapping.value`` or ``mapping.raw_value``. Weights are returned before
+    tensor or a learnable parameter adds ``mapping.value`` or ``mapping.raw_value``. Weights are returned before
     dropout. A query with nothing kept gets zeros before the output projection, where torch gives NaN.
     """
 
