@@ -20,7 +20,7 @@ from rsoftmax import MAPPINGS, MODULES, MappingSpec
 from rsoftmax._rows import ParamSpec, over_rows
 from rsoftmax._tensors import mask_to_neg_inf
 from rsoftmax.attention import sparse_attention
-from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import MultiLabelHead
 from rsoftmax.nn import MappingModule
 from rsoftmax.registry import POSITIVE, describe_parameters, register_mapping
@@ -123,7 +123,7 @@ def test_a_hugging_face_model_that_was_imported_before() -> None:
     set_attention(model, "cool_softmax", b=1.0)
     assert_close(model(**tokens).last_hidden_state, dense)
     set_attention(model, "cool_softmax", b=[1.0, 3.0], learnable=True)
-    assert_close(parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
+    assert_close(head_parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
     model(**tokens).last_hidden_state[0, 0, 0].backward()
     learned = [p.grad for name, p in model.named_parameters() if name.endswith("raw_value")]
     assert len(learned) == 2
@@ -146,7 +146,8 @@ def warm(x, dim=-1, *, mask=None):
 
 assert "transformers" not in sys.modules
 from transformers import BertConfig, BertModel
-import rsoftmax.attention.transformers
+import rsoftmax.attention
+rsoftmax.attention.register_attention()
 size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 model = BertModel(BertConfig(**size, vocab_size=20, attn_implementation="warm")).eval()
 before = model(input_ids=torch.arange(6)[None]).last_hidden_state

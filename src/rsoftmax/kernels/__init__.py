@@ -123,6 +123,13 @@ def use_kernels(name: str) -> Iterator[None]:
         raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {name!r}")
     if name != "reference" and not CHOICES[name][0].available():
         raise RuntimeError(CHOICES[name][0].ABSENT)
+    with as_chosen(name):
+        yield
+
+
+@contextmanager
+def as_chosen(name: str) -> Iterator[None]:
+    """The choice that :func:`get_kernels` returned before, also where nothing is compiled."""
     token = _choice.set(name)
     try:
         yield
