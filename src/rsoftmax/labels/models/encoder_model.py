@@ -28,8 +28,7 @@ from rsoftmax.labels.models.base import (
     hold_out,
     indicator,
 )
-from rsoftmax.labels.models.card import count_of, model_card
-from rsoftmax.labels.models.folders import CARD, LABELS, SETTINGS, WEIGHTS, read, read_settings, write
+from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
     TEXT,
@@ -50,10 +49,6 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_TOKENS = 256  # the default, unless the encoder takes fewer
 MIN_TOKENS = 4  # two words between the special tokens
 BATCH_SIZE = 32
-USAGE = """from rsoftmax.labels import LabelModel
-
-model = LabelModel.from_pretrained("path/to/this/folder")
-model.predict(["{item}"])"""
 
 
 def check_tokens(max_tokens: int | None) -> None:
@@ -224,8 +219,6 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
     def from_pretrained(cls, source: str | Path, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Load a saved model from a folder or the hub, ready to predict.
 
-        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
-
         Raises:
             FileNotFoundError: if there is no model in the folder.
             ValueError: if it is damaged, of another kind, or of a newer version.
@@ -235,19 +228,15 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
                 return cls._load(source, *args, **options)
             except Exception as error:  # for repositories of other kinds, and without a network, many kinds
                 raise cannot_load(str(source), error) from error
-        with read(Path(source)) as place:
-            settings = read_settings(Path(source), LABELS)
-            try:
-                with quiet():
-                    config = LabelModelConfig.from_dict(settings)
-                    check_names(config.names)
-                    _check_shapes(lambda: cls(config), place)
-                loaded = cls._load(place, *args, **options)
-            except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
-                raise ValueError(f"{source} is damaged: {error}") from error
-        model: Self = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.config._name_or_path = model.name_or_path = str(source)
-        return loaded
+        settings = read_settings(Path(source), LABELS)
+        try:
+            with quiet():
+                config = LabelModelConfig.from_dict(settings)
+                check_names(config.names)
+                _check_shapes(lambda: cls(config), Path(source))
+            return cls._load(source, *args, **options)
+        except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
+            raise ValueError(f"{source} is damaged: {error}") from error
 
     @classmethod
     def _load(cls, source: str | Path, *args: Any, **options: Any) -> Any:
@@ -262,9 +251,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return (model, report) if with_report else model
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]
-        """Save weights, settings, processor and model card as one folder, in a single step: see ``rsoftmax.files``.
+        """Save weights, settings, processor and model card as one folder, in a single step.
 
-        Other files in the folder are kept, and so is an edited model card.
+        Other files in the folder stay untouched, and so does an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
@@ -279,10 +268,19 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
                 raise OSError(f"cannot write to {save_directory}: {error}") from None
             if self.processor is not None:
                 self.processor.save_pretrained(folder)
-            (folder / CARD).write_text(self._card(), encoding="utf-8")
         if push:
             push_to_hub: Any = self.push_to_hub
             push_to_hub(options.get("repo_id") or Path(save_directory).name)
+
+    def save(self, folder: str | Path) -> None:
+        """Save as :meth:`save_pretrained` does."""
+        self.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Load as :meth:`from_pretrained` does, from a folder or the hub."""
+        model: Self = cls.from_pretrained(folder)
+        return model
 
     @property
     def names(self) -> list[str]:
@@ -423,13 +421,6 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         found, truth = self.inputs.check(items), indicator(labels, self.names)
         check_lengths(found, truth)
         return found, truth
-
-    def _card(self) -> str:
-        title = f"Multi-label classifier for {self.reads}s"
-        what = f"A multi-label classifier for {self.reads}s: a {self.encoder.config.model_type} encoder with an"
-        what = f"{what} rsoftmax head for {count_of(len(self.names), 'label')}."
-        usage = USAGE.format(item="a text" if self.reads == "text" else "image.jpg")
-        return model_card("transformers", title, what, usage, self.config.evaluation)
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; batch normalisation keeps its pre-trained statistics."""

@@ -23,18 +23,13 @@ from rsoftmax.labels.models.base import (
     hold_out,
     indicator,
 )
-from rsoftmax.labels.models.card import count_of, model_card, printable
-from rsoftmax.labels.models.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_settings, write
+from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
 
 __all__ = ["TableModel"]
 
 ROWS_AT_ONCE = 64
 MAX_CATEGORIES = 1000
-USAGE = """from rsoftmax.labels import TableModel
-
-model = TableModel.load("path/to/this/folder")
-model.predict([[{row}]])"""
 SAVED = ("labels", "features", "quantiles", "hidden", "head", "columns", "evaluation")
 
 
@@ -213,9 +208,9 @@ class TableModel(BaseLabelModel, nn.Module):
         return output
 
     def save(self, folder: str | Path) -> None:
-        """Save weights, settings and a model card as one folder, in a single step: see ``rsoftmax.files``.
+        """Save weights, settings and a model card as one folder, in a single step.
 
-        Other files in the folder are kept, and so is an edited model card.
+        Other files in the folder stay untouched, and so does an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
@@ -224,36 +219,25 @@ class TableModel(BaseLabelModel, nn.Module):
         with write(Path(folder)) as place:
             weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
             (place / WEIGHTS).write_bytes(save(weights))
-            (place / CARD).write_text(self._card(), encoding="utf-8")
             (place / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Load a saved model.
 
-        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
-
         Raises:
             FileNotFoundError: if there is no model in the folder.
             ValueError: if it is damaged, of another kind, or of a newer version.
         """
-        with read(Path(folder)) as place:
-            settings = read_settings(Path(folder), TABLE)
-            try:
-                weights = load_file(place / WEIGHTS)
-                with torch.device("meta"):
-                    model = cls(**{name: settings[name] for name in SAVED}, categories=settings.get("categories"))
-                model.load_state_dict(weights, assign=True)
-            except Exception as error:  # for files edited by hand torch raises many kinds
-                raise ValueError(f"{folder} is damaged: {error}") from None
+        settings = read_settings(Path(folder), TABLE)
+        try:
+            weights = load_file(Path(folder, WEIGHTS))
+            with torch.device("meta"):
+                model = cls(**{name: settings[name] for name in SAVED}, categories=settings.get("categories"))
+            model.load_state_dict(weights, assign=True)
+        except Exception as error:  # for files edited by hand torch raises many kinds
+            raise ValueError(f"{folder} is damaged: {error}") from None
         return model.eval()
-
-    def _card(self) -> str:
-        what = f"A multi-label classifier for tabular rows: {count_of(len(self.names), 'label')} from"
-        what = f"{what} {count_of(len(self.features), 'feature')} ({', '.join(map(printable, self.features))})."
-        row = (repr(self.categories[name][0]) if name in self.categories else "0.0" for name in self.features)
-        usage = USAGE.format(row=", ".join(row))
-        return model_card("rsoftmax", "Multi-label classifier for tabular rows", what, usage, self.evaluation)
 
 
 def _seed(random_state: Any) -> int:
