@@ -111,13 +111,13 @@ def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) ->
 
 def test_the_saved_folder_is_the_whole_model(model: LabelModel, seeing: LabelModel, tmp_path: Path) -> None:
     for one, items in ((model, TEXTS), (seeing, images()[0])):
-        folder = tmp_path / one.reads
+        folder = tmp_path / one.modality
         one.save_pretrained(folder)
         again, auto = LabelModel.from_pretrained(folder), AutoModel.from_pretrained(folder)
         assert type(auto) is LabelModel
         assert again.predict(items) == auto.predict(items) == one.predict(items)
         assert isinstance(AutoConfig.from_pretrained(folder), LabelModelConfig)
-        assert f"# Multi-label classifier for {one.reads}s" in (folder / "README.md").read_text()
+        assert f"# Multi-label classifier for {one.modality}s" in (folder / "README.md").read_text()
         assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
         _, report = LabelModel.from_pretrained(folder, output_loading_info=True)
         assert not report["missing_keys"]

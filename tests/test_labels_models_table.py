@@ -57,7 +57,7 @@ def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: P
     assert again.predict(ROWS, every_label=True) == model.predict(ROWS, every_label=True)
     assert again.predict_labels(ROWS) == model.predict_labels(ROWS)
     assert again.evaluation["rows"] == 27
-    assert again.reads == "features"
+    assert again.modality == "features"
 
 
 @pytest.mark.train
@@ -104,7 +104,7 @@ def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
     labels = [["warm"], ["cold"], ["warm", "wet"]] * 9
     table = TableModel.fit(COLOURED, labels, ["rain", "colour"], n_estimators=2, random_state=0)
     assert table.categories == {"colour": ["blue", "red"]}
-    assert table.about() == {"features": ["rain", "colour=blue", "colour=red"]}
+    assert table.metadata() == {"features": ["rain", "colour=blue", "colour=red"]}
     table.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model")
     red, blue = again.predict([[0.0, "red"], [0.0, "blue"]], every_label=True)

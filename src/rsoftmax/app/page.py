@@ -61,7 +61,7 @@ def page(model: LabelModel | None = None, folder: Path | None = None) -> gr.Bloc
         with gr.Tab("Labels"):
             _labels_tab(model)
         with gr.Tab("Attention"):
-            _attention_tab("" if model is None or model.reads != "text" or folder is None else str(folder))
+            _attention_tab("" if model is None or model.modality != "text" or folder is None else str(folder))
     return blocks
 
 
@@ -117,7 +117,7 @@ def _labels_tab(model: LabelModel | None) -> None:
     if model is None:
         gr.Markdown(NO_MODEL)
         return
-    texts = model.reads == "text"
+    texts = model.modality == "text"
     with gr.Row():
         item = gr.Textbox(label="Text", lines=4) if texts else gr.Image(label="Image", type="pil", height=320)
         with gr.Column(scale=2):

@@ -34,7 +34,7 @@ def evaluate(
 
     path = None if plot is None else figure_path(plot, "--plot")
     loaded = load(model)
-    kind = loaded.reads
+    kind = loaded.modality
     column = column_for(loaded, kind, {"text": text, "image": image}.get(kind))
     with usage_errors("DATA"):
         table = read(data)

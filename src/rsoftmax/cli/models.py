@@ -108,11 +108,11 @@ def _place(message: str, table: "Table", items: list[Any]) -> str:
 
 def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:
     """Tell the user how many texts are truncated."""
-    if model.reads != "text":
+    if model.modality != "text":
         return
     long = model.truncated(items)
     if long:
-        most = model.about()["max_tokens"]
+        most = model.metadata()["max_tokens"]
         typer.echo(
             f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"
             f" {long[0] + 1}",

@@ -57,9 +57,9 @@ def predict(
         raise typer.BadParameter("choose one of --json and --csv", param_hint="--json, --csv")
     loaded = load(model)
     inputs = _inputs(loaded, data, {"text": text, "image": image})
-    if loaded.reads == "image" and inputs.table is None:
+    if loaded.modality == "image" and inputs.table is None:
         inputs = _openable(inputs.items, skip_bad)
-    if show is not None and loaded.reads == "features":
+    if show is not None and loaded.modality == "features":
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
     found = _predictions(loaded, inputs, every_label)
@@ -79,7 +79,7 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
     """The items of a table, or the items given on the command line."""
     from rsoftmax.labels.models.tables import READERS, read
 
-    kind = model.reads
+    kind = model.modality
     if len(data) == 1 and Path(data[0]).suffix.lower() in READERS and not (kind == "text" and not _is_path(data[0])):
         with usage_errors("DATA"):
             table = read(Path(data[0]))

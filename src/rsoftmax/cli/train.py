@@ -197,8 +197,8 @@ def _label_model(source: str, kind: str, names: list[str], average: str, max_tok
     from rsoftmax.labels.models.encoder_model import LabelModel
 
     model = LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)  # type: ignore[arg-type]
-    if model.reads != kind:
-        raise ValueError(f"{source} encodes {model.reads}s; pass their column as --{model.reads}")
+    if model.modality != kind:
+        raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")
     return model
 
 

@@ -293,7 +293,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return self.config.columns
 
     @property
-    def reads(self) -> Literal["text", "image"]:
+    def modality(self) -> Literal["text", "image"]:
         """What the encoder reads."""
         return "text" if self.main_input_name == TEXT else "image"
 
@@ -358,12 +358,12 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """The tensors of two items."""
         return self.inputs.batch(example_items(self.main_input_name))
 
-    def answer(self, **tensors: Tensor) -> Output:
+    def predict_tensors(self, **tensors: Tensor) -> Output:
         """Predict from tokens or pixels."""
         output: Output = self.network(self.features(**tensors))
         return output
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The number of tokens to which texts are truncated."""
         return {} if self.config.max_tokens is None else {"max_tokens": self.config.max_tokens}
 
@@ -412,7 +412,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         self.config.evaluation = found.as_dict()
         return self if aside is None else self.guarantee(*aside, progress=progress, **(guarantee or {}))
 
-    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
         """Change the saved settings: arguments of the head, and the evaluation."""
         self.config.head, self.config.evaluation = self.config.head | head, evaluation
 

@@ -35,7 +35,7 @@ class _Answers(nn.Module):
         self.model, self.names = model, list(names)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.model.answer(**dict(zip(self.names, tensors, strict=True)))
+        output = self.model.predict_tensors(**dict(zip(self.names, tensors, strict=True)))
         return output.marginals, output.p > 0
 
 
@@ -71,7 +71,7 @@ def export(model: BaseLabelModel, path: Path) -> None:
 
 
 def _metadata(model: BaseLabelModel) -> dict[str, str]:
-    entries = {"labels": model.names, **model.about()}
+    entries = {"labels": model.names, **model.metadata()}
     return {name: json.dumps(value, ensure_ascii=False) for name, value in entries.items()}
 
 

@@ -154,7 +154,7 @@ class TableModel(BaseLabelModel, nn.Module):
         return columns
 
     @property
-    def reads(self) -> Literal["features"]:
+    def modality(self) -> Literal["features"]:
         """Rows of features."""
         return "features"
 
@@ -181,7 +181,7 @@ class TableModel(BaseLabelModel, nn.Module):
         numbers = [name for name in self.features if name not in self.categories]
         return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
 
-    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
         """Change the saved settings: arguments of the head, and the evaluation."""
         self.settings |= {"head": self.settings["head"] | head, "evaluation": evaluation}
 
@@ -190,12 +190,12 @@ class TableModel(BaseLabelModel, nn.Module):
         middle = self.preprocessing.quantiles[:, self.preprocessing.quantiles.shape[1] // 2].float()
         return {"features": torch.stack([middle, middle + 1])}
 
-    def answer(self, **tensors: Tensor) -> Output:
+    def predict_tensors(self, **tensors: Tensor) -> Output:
         """Predict from a tensor [rows, features]."""
         output: Output = self.network(self.preprocessing(tensors["features"]))
         return output
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The names of the features, categories as columns of 0 and 1."""
         return {"features": self.encoded}
 
