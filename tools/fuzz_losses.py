@@ -34,16 +34,16 @@ def margin(y: Tensor) -> Tensor:
     return eta(y).amax(-1, keepdim=True) + (y.sum(-1, keepdim=True) == 0)
 
 
-def r_softmax_loss(z: Tensor, y: Tensor, r: Any) -> Tensor:
+def multilabel_r_softmax_loss(z: Tensor, y: Tensor, r: Any) -> Tensor:
     return (y * (r_softmax(z, r) - eta(y)) ** 2).sum(-1) + hinge(z, y, margin(y))
 
 
-def t_softmax_loss(z: Tensor, y: Tensor, theta: Any) -> Tensor:
+def multilabel_t_softmax_loss(z: Tensor, y: Tensor, theta: Any) -> Tensor:
     p = weighted_softmax(z, F.relu(z - theta))
-    return (y * (p - eta(y)) ** 2).sum(-1) + binary_cross_entropy(z - theta, y)
+    return (y * (p - eta(y)) ** 2).sum(-1) + sigmoid_binary_cross_entropy(z - theta, y)
 
 
-def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+def softmax_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     return (eta(y) * (z.logsumexp(-1, keepdim=True) - z)).sum(-1)
 
 
@@ -57,13 +57,13 @@ def sparsemax_hinge_loss(z: Tensor, y: Tensor) -> Tensor:
     return spread(z, y) + hinge(z, y, margin(y))
 
 
-def sparsehourglass_loss(z: Tensor, y: Tensor, q: Any) -> Tensor:
+def sparsehourglass_hinge_loss(z: Tensor, y: Tensor, q: Any) -> Tensor:
     n = z.shape[-1]
     a = (1 + n * q) / (z.sum(-1, keepdim=True).abs() + n * q)
     return spread(z, y) + hinge(z, y, margin(y) / a)
 
 
-def binary_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+def sigmoid_binary_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
     return -(y * F.logsigmoid(z) + (1 - y) * F.logsigmoid(-z)).sum(-1)
 
 
@@ -74,17 +74,19 @@ def zlpr_loss(z: Tensor, y: Tensor) -> Tensor:
 PAIR_BY_PAIR: dict[str, Callable[..., Tensor]] = {
     f.__name__: f
     for f in (
-        r_softmax_loss, t_softmax_loss, cross_entropy, sparsemax_huber_loss, sparsemax_hinge_loss,
-        sparsehourglass_loss, binary_cross_entropy, zlpr_loss,
+        multilabel_r_softmax_loss, multilabel_t_softmax_loss, softmax_cross_entropy, sparsemax_huber_loss,
+        sparsemax_hinge_loss, sparsehourglass_hinge_loss, sigmoid_binary_cross_entropy, zlpr_loss,
     )
 }  # fmt: skip
 
 
 def parameter(draw: Draw, name: str, rows: tuple[int, ...]) -> list[Any]:
     """What a loss takes besides logits and labels."""
-    low, high = {"r_softmax_loss": (0, 1), "t_softmax_loss": (-2, 2), "sparsehourglass_loss": (0.1, 20)}.get(
-        name, (0, 0)
-    )
+    low, high = {
+        "multilabel_r_softmax_loss": (0, 1),
+        "multilabel_t_softmax_loss": (-2, 2),
+        "sparsehourglass_hinge_loss": (0.1, 20),
+    }.get(name, (0, 0))
     if low == high:
         return []
     number = draw.number(low, high)
@@ -103,14 +105,14 @@ def check(draw: Draw) -> None:
     shape = (*rows, draw.one_of(1, 2, 3, 7, 20, 60))
     z = draw.scores(*shape, special=False).to(dtype).requires_grad_()
     y = labels(draw, *shape).to(draw.one_of(torch.bool, torch.int64, torch.float32))
-    given, reduction = parameter(draw, name, rows), draw.one_of("mean", "sum", "none")
+    given, reduction = parameter(draw, name, rows), draw.one_of("batchmean", "sum", "none")
     with use_kernels(draw.one_of("native", "reference")):
         found = getattr(losses, name)(z, y, *given, reduction=reduction)
         mine = torch.autograd.grad(found.sum(), z)[0].double()
     exact = z.detach().double().requires_grad_()
     with use_kernels("reference"):
         expected = PAIR_BY_PAIR[name](exact, y.double(), *(a.double() if isinstance(a, Tensor) else a for a in given))
-        expected = expected if reduction == "none" else getattr(expected, reduction)()
+        expected = expected if reduction == "none" else getattr(expected, reduction.removeprefix("batch"))()
         gradient = torch.autograd.grad(expected.sum(), exact)[0]
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert_close(found.double(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
@@ -120,10 +122,10 @@ def check(draw: Draw) -> None:
 
 def _undecided(name: str, z: Tensor, rounding: float) -> bool:
     """Whether there are entries whose order is a matter of rounding, or, if tied, of choice; or a sum at its kink."""
-    if name == "sparsehourglass_loss" and (z.sum(-1).abs() < 100 * rounding).any():
+    if name == "sparsehourglass_hinge_loss" and (z.sum(-1).abs() < 100 * rounding).any():
         return True
     gaps = z.sort(-1).values.diff(dim=-1)
-    close = gaps < rounding if name == "r_softmax_loss" else (gaps > 0) & (gaps < rounding)
+    close = gaps < rounding if name == "multilabel_r_softmax_loss" else (gaps > 0) & (gaps < rounding)
     return bool(close.any())
 
 

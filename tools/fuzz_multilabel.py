@@ -68,68 +68,65 @@ def _check_head(draw: Draw) -> None:
     mapping, rule, loss = draw.one_of(*CHOICES)
     labels, features = draw.integer(1, 20), draw.integer(1, 6)
     torch.manual_seed(draw.integer(0, 1 << 30))
-    options: dict[str, dict[str, Any]] = {"fixed": {"r": draw.number(0, 1)}, "expected_f1": {"average": "samples"}}
-    head = MultiLabelHead(features, labels, mapping, loss, rule, **options.get(rule, {}))
+    options: dict[str, Any] = {"average": "samples"} if rule == "expected_f1" else {}
+    head = MultiLabelHead(features, labels, mapping, loss, rule, **options)
     output = head.double()(3 * draw.normal(draw.integer(1, 4), features))
-    _compare(output.p, [_decoded(head, _row(output, i)) for i in range(len(output.z))], torch.float64)
-    y = fuzz_losses.labels(draw, *output.z.shape).double()
+    _compare(output.probs, [_decoded(head, _row(output, i)) for i in range(len(output.logits))], torch.float64)
+    y = fuzz_losses.labels(draw, *output.logits.shape).double()
     assert_close(head.loss(output, y, reduction="none"), _loss(head, output, y), rtol=1e-9, atol=1e-9)
 
 
 def _row(output: Output, i: int) -> dict[str, np.ndarray]:
     """What the head says about a row, without its answer."""
     scores = output.scores._asdict()
-    return {name: x.detach().expand(len(output.z), -1)[i].numpy() for name, x in scores.items() if x is not None}
+    return {name: x.detach().expand(len(output.logits), -1)[i].numpy() for name, x in scores.items() if x is not None}
 
 
 def _decoded(head: MultiLabelHead, row: dict[str, np.ndarray]) -> np.ndarray:
     """The probabilities by the rule's definition."""
-    z = row["z"]
+    z = row["logits"]
     match head.rule.name:
         case "expected_f1":
-            expected = _expected_f1([*(z - row["theta"])], float((row["none"] - row["theta"])[0]))
+            expected = _expected_f1([*(z - row["threshold"])], float((row["no_label_logit"] - row["threshold"])[0]))
             return _kept(z, int(np.argmax(expected)))
         case "rate":
-            return _kept(z, round(len(z) / (1 + math.exp(float(row["c"][0])))))
+            return _kept(z, round(len(z) / (1 + math.exp(float(row["aux_logits"][0])))))
         case "count":
-            return _kept(z, int(np.argmax(row["c"])))
-        case "fixed":
-            assert head.rule.r is not None
-            return oracle.r_softmax(z, head.rule.r)
+            return _kept(z, int(np.argmax(row["aux_logits"])))
         case "threshold" | "zero":
-            return _above(z, float(row["theta"][0]))
+            return _above(z, float(row["threshold"][0]))
     taken = MAPPINGS[head.mapping].parameter
     return oracle.apply(head.mapping, z, taken.example if taken else None)
 
 
 def _loss(head: MultiLabelHead, output: Output, y: Tensor) -> Tensor:
     """The loss by its definition, pair by pair."""
-    z, given, extra = output.z, _given(head, output, y), torch.zeros(())
+    z, given, extra = output.logits, _given(head, output, y), torch.zeros(())
     if head.rule.name == "expected_f1":
-        assert output.none is not None
-        z, y = torch.cat([z, output.none], -1), torch.cat([y, (y.sum(-1, keepdim=True) == 0).double()], -1)
+        assert output.no_label_logit is not None
+        z, y = torch.cat([z, output.no_label_logit], -1), torch.cat([y, (y.sum(-1, keepdim=True) == 0).double()], -1)
     if head.rule.name == "rate":
-        assert output.c is not None
-        r, rate = output.c.sigmoid()[..., 0], 1 - y.mean(-1)
+        assert output.aux_logits is not None
+        r, rate = output.aux_logits.sigmoid()[..., 0], 1 - y.mean(-1)
         extra = -rate * r.log() - (1 - rate) * (1 - r).log()
     if head.rule.name == "count":
-        assert output.c is not None
-        extra = -output.c.log_softmax(-1).gather(-1, y.sum(-1, keepdim=True).long())[..., 0]
-    if output.theta is not None and head.criterion != "t_softmax_loss":
-        z = z - output.theta
+        assert output.aux_logits is not None
+        extra = -output.aux_logits.log_softmax(-1).gather(-1, y.sum(-1, keepdim=True).long())[..., 0]
+    if output.threshold is not None and head.criterion != "multilabel_t_softmax_loss":
+        z = z - output.threshold
     return fuzz_losses.PAIR_BY_PAIR[head.criterion](z, y, *given) + extra
 
 
 def _given(head: MultiLabelHead, output: Output, y: Tensor) -> list[Any]:
     match head.criterion:
-        case "r_softmax_loss":
+        case "multilabel_r_softmax_loss":
             if head.rule.name == "rate":
-                assert output.c is not None
-                return [output.c.sigmoid()]
-            return [head.rule.r if head.rule.name == "fixed" else 1 - y.mean(-1, keepdim=True)]
-        case "t_softmax_loss":
-            return [output.theta]
-        case "sparsehourglass_loss":
+                assert output.aux_logits is not None
+                return [output.aux_logits.sigmoid()]
+            return [1 - y.mean(-1, keepdim=True)]
+        case "multilabel_t_softmax_loss":
+            return [output.threshold]
+        case "sparsehourglass_hinge_loss":
             return [10.0]
     return []
 

@@ -136,7 +136,7 @@ AREAS = {
         ],
     ),
     "losses": Area(
-        ["tests/test_losses.py", "tests/test_fenchel_young.py"],
+        ["tests/test_labels_losses.py", "tests/test_fenchel_young.py"],
         [
             Fault("the hinge has margin 1", "_over_pairs(z - margin * y, 1 - y, y)", "_over_pairs(z - y, 1 - y, y)"),
             Fault("tied pairs count as above", "(uppers - upper).gather(-1, first)", "(uppers - upper)"),
@@ -150,7 +150,7 @@ AREAS = {
         ],
     ),
     "decoding": Area(
-        ["tests/test_multilabel_decoding.py", "tests/test_multilabel_head.py", "tests/test_sklearn_expected_f1.py"],
+        ["tests/test_labels_decoding.py", "tests/test_labels_head.py", "tests/test_sklearn_expected_f1.py"],
         [
             Fault(
                 "beta is not squared",
@@ -196,7 +196,7 @@ AREAS = {
         ],
     ),
     "decoder": Area(
-        ["tests/test_multilabel_decoding.py", "tests/test_multilabel_head.py", "tests/test_sklearn_expected_f1.py"],
+        ["tests/test_labels_decoding.py", "tests/test_labels_head.py", "tests/test_sklearn_expected_f1.py"],
         [
             Fault("a label at the threshold is taken", "k = (margin > 0)", "k = (margin >= 0)"),
             Fault(
@@ -228,7 +228,7 @@ AREAS = {
         ],
     ),
     "calibration": Area(
-        ["tests/test_multilabel_calibration.py", "tests/test_multilabel_decoding.py"],
+        ["tests/test_labels_calibration.py", "tests/test_labels_decoding.py"],
         [
             Fault("slopes may be negative", "    turned = lines[0] < 0\n", "    turned = lines[0] < -torch.inf\n"),
             Fault(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rsoftmax_lab.comparison.count_rule import Count
 from rsoftmax_lab.comparison.rules import Rule, at_least, nonzero, true_count, tuned
 
 P0 = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -35,19 +36,22 @@ TUNED: dict[str, Rule] = {"tuned": tuned("z")}
 THRESHOLDS: dict[str, Rule] = {f"p0={p0}": at_least(p0) for p0 in P0} | {"tuned": tuned("p"), "true_count": true_count}
 
 METHODS: dict[str, Method] = {
-    "softmax": Method("softmax", _head("softmax", "cross_entropy"), THRESHOLDS),
+    "softmax": Method("softmax", _head("softmax", "softmax_cross_entropy"), THRESHOLDS),
     "sparsemax_huber": Method("sparsemax + huber", _head("sparsemax", "sparsemax_huber_loss"), LABELS),
     "sparsemax_hinge": Method("sparsemax + hinge", _head("sparsemax", "sparsemax_hinge_loss"), LABELS),
-    "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_loss"), LABELS),
-    "r_softmax_rate": Method("r-softmax, rate", _head("r_softmax", "r_softmax_loss", "rate"), LABELS),
-    "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "r_softmax_loss", "count"), LABELS),
+    "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_hinge_loss"), LABELS),
+    "r_softmax_rate": Method("r-softmax, rate", _head("r_softmax", "multilabel_r_softmax_loss", "rate"), LABELS),
+    "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "multilabel_r_softmax_loss", Count.name), LABELS),
     "t_softmax_threshold": Method(
-        "t-softmax, threshold", _head("t_softmax", "t_softmax_loss", "threshold"), LABELS, ours=True
+        "t-softmax, threshold", _head("t_softmax", "multilabel_t_softmax_loss", "threshold"), LABELS, ours=True
     ),
     "r_softmax_expected_f1": Method(
-        "r-softmax, expected F1", _head("r_softmax", "binary_cross_entropy", "expected_f1"), LABELS | TUNED, ours=True
+        "r-softmax, expected F1",
+        _head("r_softmax", "sigmoid_binary_cross_entropy", "expected_f1"),
+        LABELS | TUNED,
+        ours=True,
     ),
-    "bce": Method("BCE", _head("t_softmax", "binary_cross_entropy", "zero"), LABELS | TUNED),
+    "bce": Method("BCE", _head("t_softmax", "sigmoid_binary_cross_entropy", "zero"), LABELS | TUNED),
     "zlpr": Method("ZLPR", _head("t_softmax", "zlpr_loss", "zero"), LABELS),
 }
 

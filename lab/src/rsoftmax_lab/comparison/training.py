@@ -164,8 +164,8 @@ def _forward(model: SparseLabelClassifier, rows: Rows) -> Outputs:
     module = model.estimators_[0].module_.eval()
     with torch.no_grad():
         batches = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
-    z = [output.z if output.theta is None else output.z - output.theta for output in batches]
-    return outputs(torch.cat(z).numpy(), torch.cat([output.p for output in batches]).numpy(), rows.Y, rows.ignored)
+    z = [output.scores.margins for output in batches]
+    return outputs(torch.cat(z).numpy(), torch.cat([output.probs for output in batches]).numpy(), rows.Y, rows.ignored)
 
 
 def _dense(X: Matrix) -> Tensor:

@@ -54,7 +54,7 @@ def _frozen(model: str, out: Path, run: Run, texts: Texts, train: Part, dev: Par
     x, aside, asked = (_features(model, out, run, texts, part) for part in (train, dev, test))
     network, _ = fit_features(x, train.truth, (aside, dev.truth), texts.names, {}, random_state=run.seed)
     with torch.no_grad():
-        return network.scores(aside).u, network.scores(asked).u
+        return network.scores(aside).margins, network.scores(asked).margins
 
 
 def _finetuned(
@@ -79,8 +79,8 @@ def _finetuned(
     )
     with torch.no_grad():
         return (
-            tuned.network.scores(tuned.embed(dev.texts)).u,
-            tuned.network.scores(tuned.embed(test.texts)).u,
+            tuned.network.scores(tuned.embed(dev.texts)).margins,
+            tuned.network.scores(tuned.embed(test.texts)).margins,
         )
 
 
