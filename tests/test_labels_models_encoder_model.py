@@ -23,8 +23,8 @@ from rsoftmax.attention.transformers import parameters, set_attention
 from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
 
-QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "progress": False}
-FINETUNE: dict[str, Any] = {"finetune": True, "progress": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
+QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "verbose": False}
+FINETUNE: dict[str, Any] = {"finetune": True, "verbose": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
 
@@ -190,7 +190,7 @@ def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
     assert "token_type_ids" in tensors
     output, expected = model(**tensors, labels=y), model.outputs(TEXTS)
     assert_close(output.marginals, expected.marginals, atol=1e-5, rtol=1e-4)
-    assert_close(output.p > 0, expected.probs > 0)
+    assert_close(output.probs > 0, expected.probs > 0)
     assert output.loss.ndim == 0
     assert output.logits.shape == (6, 3)
 
@@ -353,17 +353,17 @@ def test_a_long_text_is_truncated_and_an_empty_one_is_read(model: LabelModel) ->
 def test_bad_items_and_labels_are_refused_with_their_row(model: LabelModel, text_encoder: Path) -> None:
     asked: list[tuple[type[Exception], str, Any]] = [
         (TypeError, r"expected a list of texts, got one text; write \['I love it'\]", "I love it"),
-        (TypeError, "row 2: expected a text, got None", ["a", None]),
-        (ValueError, r"row 1: '\\ud800' is not valid Unicode", ["\ud800"]),
+        (TypeError, "item 2: expected a text, got None", ["a", None]),
+        (ValueError, r"item 1: '\\ud800' is not valid Unicode", ["\ud800"]),
     ]
     for error, message, items in asked:
         with pytest.raises(error, match=message):
             model.predict(items)
     known: list[tuple[str, list[str], Any]] = [
-        ("row 2: unknown label 'jo'", ["a", "b"], [["joy"], ["jo"]]),
-        (r"row 1: labels must be a list of names, got 'joy'; use \['joy'\]", ["a"], ["joy"]),
+        ("item 2: unknown label 'jo'", ["a", "b"], [["joy"], ["jo"]]),
+        (r"item 1: labels must be a list of names, got 'joy'; use \['joy'\]", ["a"], ["joy"]),
         ("got 2 and 1", ["a", "b"], [["joy"]]),
-        ("row 2: labels must be a list of names, got None", ["a", "b"], [["joy"], None]),
+        ("item 2: labels must be a list of names, got None", ["a", "b"], [["joy"], None]),
         ("labels must be 0 or 1", ["a"], torch.tensor([[0.0, 1.0, 2.0]])),
     ]
     for message, items, labels in known:
@@ -408,7 +408,7 @@ def test_a_path_and_the_image_itself_are_predicted_alike_and_others_refused(seei
     with pytest.raises(TypeError, match=r"expected a list of images, got one image; write \['a.png'\]"):
         seeing.predict("a.png")
     for wrong in (None, b"bytes", [[0, 0, 0]]):
-        with pytest.raises(TypeError, match="row 2: expected an image, got"):
+        with pytest.raises(TypeError, match="item 2: expected an image, got"):
             seeing.predict([items[0], wrong])
     exif, half = Image.Exif(), Image.new("RGB", (40, 20), (200, 0, 0))
     exif[ExifTags.Base.Orientation] = 6
@@ -445,7 +445,7 @@ def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
 def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Path) -> None:
     for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}):
         with pytest.raises(ValueError, match="fine-tuning: epochs must be positive and batch_size at least 1"):
-            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, progress=False, **wrong)
+            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, verbose=False, **wrong)
 
 
 def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, tmp_path: Path) -> None:

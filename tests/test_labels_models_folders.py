@@ -21,12 +21,13 @@ from rsoftmax.labels.models import folders, table
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
 
 FILES = {"README.md", "config.json", "model.safetensors"}
+CONFIG = {"features": ["u"], "quantiles": 3, "hidden": 4, "head": {}}
 SETTINGS = {"model_type": TABLE, "labels": ["a"], "features": ["u"]}
 
 
 def versioned(number: int) -> TableModel:
     """A model whose labels, evaluation and weights all say its number."""
-    model = TableModel([f"a{number}", f"b{number}"], ["u"], 3, 4, {})
+    model = TableModel.from_config({**CONFIG, "labels": [f"a{number}", f"b{number}"]})
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.fill_(number)
@@ -195,7 +196,7 @@ def test_a_model_card_that_was_edited_is_kept(tmp_path: Path) -> None:
     versioned(1).save(tmp_path)
     written = (tmp_path / "README.md").read_text()
     assert "A multi-label classifier for tabular rows: 2 labels from 1 feature (u)." in written
-    other = TableModel(["x"], ["u", "v"], 3, 4, {})
+    other = TableModel.from_config({**CONFIG, "labels": ["x"], "features": ["u", "v"]})
     other.save(tmp_path)
     assert "1 label from 2 features (u, v)." in (tmp_path / "README.md").read_text()
     for card in (written.replace("tabular", "my"), "# Mine", "\udcff"):

@@ -37,7 +37,9 @@ def randomised(model: Any) -> Any:
 
 
 def a_table_model() -> TableModel:
-    model = TableModel(["a", "b"], ["u", "v"], 3, 4, {"average": "samples"})
+    model = TableModel.from_config(
+        {"labels": ["a", "b"], "features": ["u", "v"], "quantiles": 3, "hidden": 4, "head": {"average": "samples"}}
+    )
     model.preprocessing.get_buffer("quantiles").copy_(torch.tensor([[0.0, 0.5, 1.0]] * 2))
     randomised(model)
     return model

@@ -217,9 +217,7 @@ def targets(items: Sequence[Any], y: Labels, names: Sequence[str]) -> Tensor:
     """The labels of items as a matrix [items, K]; raises ValueError unless there is one row for each item."""
     matrix = indicator(y, names)
     if len(items) != len(matrix) or not len(matrix):
-        raise ValueError(
-            f"there must be as many items as labels, and at least one; got {len(items)} and {len(matrix)}"
-        )
+        raise ValueError(f"there must be as many items as labels, and at least one; got {len(items)} and {len(matrix)}")
     return matrix
 
 

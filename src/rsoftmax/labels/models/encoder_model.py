@@ -1,8 +1,7 @@
 """Labels for texts and images: an encoder from transformers with a multi-label head."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,29 +16,21 @@ from transformers.utils.generic import ModelOutput
 
 from rsoftmax._transformers import ENTRY, max_positions, quiet
 from rsoftmax.labels.decoding import Average
+from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
-from rsoftmax.labels.models import finetuning as training
-from rsoftmax.labels.models.base import (
-    BaseLabelModel,
-    LabelNetwork,
-    Labels,
-    check_lengths,
-    check_names,
-    hold_out,
-    indicator,
-)
+from rsoftmax.labels.models import finetuning
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names, hold_out, targets
 from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
     TEXT,
     Inputs,
     cannot_load,
-    check_pooling,
     example_items,
-    in_order,
     is_hub_id,
     load_encoder,
     load_processor,
+    pool,
 )
 from rsoftmax.labels.rules import Output
 
@@ -51,25 +42,19 @@ MIN_TOKENS = 4  # two words between the special tokens
 BATCH_SIZE = 32
 
 
-def check_tokens(max_tokens: int | None) -> None:
-    """Raise unless texts can be truncated to this number of tokens."""
-    if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
-        raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
-
-
 class LabelModelConfig(PreTrainedConfig):
     """The settings of a :class:`LabelModel`, as ``config.json`` holds them.
 
     Args:
         encoder: the encoder's configuration.
-        pooling: how the encoder's output becomes one row of features: "mean", "cls", "max" or "pooled".
+        pooling: how the encoder's output becomes one feature vector: "mean", "cls", "max" or "pooled".
         normalize: scale features to length 1.
         features: the number of features.
         hidden: the number of hidden units between features and head; 0: no hidden layer.
         head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
         max_tokens: the number of tokens to which texts are truncated; None for images.
         columns: the columns of the training table by role: text or image, labels, separator.
-        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
+        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out items.
         rest: the arguments of every configuration; ``id2label`` names the labels.
     """
 
@@ -90,8 +75,11 @@ class LabelModelConfig(PreTrainedConfig):
         evaluation: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        check_pooling(pooling)
-        check_tokens(max_tokens)
+        if pooling not in POOLINGS:
+            listed = ", ".join(map(repr, POOLINGS))
+            raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {listed}")
+        if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
+            raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.normalize, self.features, self.hidden = pooling, normalize, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens
@@ -115,13 +103,13 @@ class LabelOutput(ModelOutput):
         loss: the loss of the head, if labels were given.
         logits: the logits of the labels, minus their threshold, [items, K].
         marginals: the probability of each label, [items, K]; not in training mode.
-        p: a distribution over the predicted labels, [items, K], exactly zero elsewhere; not in training mode.
+        probs: a distribution over the predicted labels, [items, K], exactly zero elsewhere; not in training mode.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     marginals: Tensor | None = None
-    p: Tensor | None = None
+    probs: Tensor | None = None
 
 
 class LabelModel(BaseLabelModel, PreTrainedModel):
@@ -185,30 +173,25 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             head: further arguments of the head: rule, loss, beta, min_labels, max_labels.
         """
         names = check_names(labels)
-        check_tokens(max_tokens)
         network, processor, missing, layout = load_encoder(str(source))
         is_text = network.main_input_name == TEXT
         pooling = pooling or layout.pooling or ("mean" if is_text else "pooled")
-        check_pooling(pooling)
-        lacking = sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler."))
-        if lacking:
+        if lacking := sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler.")):
             raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be initialized at random")
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
-            max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
+            max_tokens = min(layout.max_tokens or MAX_TOKENS if max_tokens is None else max_tokens, most)
         rule = resolve_rule(**{name: head[name] for name in ("mapping", "loss", "rule") if name in head})
-        if rule.name == "expected_f1":
-            head = {"average": average, **head}
         config = LabelModelConfig(
             encoder=network.config.to_dict(),
             pooling=pooling,
             normalize=layout.normalize if normalize is None else normalize,
-            features=_count_features(network, processor, pooling, max_tokens),
-            head=head,
-            max_tokens=max_tokens,
+            head={"average": average, **head} if rule.name == "expected_f1" else head,
+            max_tokens=max_tokens if is_text else None,
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+        config.features = _count_features(network, processor, config)
         model = cls(config)
         model.encoder.load_state_dict(network.state_dict())
         model.processor = processor
@@ -233,7 +216,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             with quiet():
                 config = LabelModelConfig.from_dict(settings)
                 check_names(config.names)
-                _check_shapes(lambda: cls(config), Path(source))
+                _check_shapes(cls, config, Path(source))
             return cls._load(source, *args, **options)
         except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
             raise ValueError(f"{source} is damaged: {error}") from error
@@ -246,7 +229,13 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         with quiet():
             loaded: Any = super().from_pretrained(source, *args, **{**options, **safe})
             model, report = loaded
-            _check_report(report)
+            for kind, what in (
+                ("missing_keys", "lacks"),
+                ("unexpected_keys", "has"),
+                ("mismatched_keys", "has another"),
+            ):
+                if names := sorted(map(str, report[kind])):
+                    raise ValueError(f"{WEIGHTS} {what} {names[0]}, unlike the model that {SETTINGS} describes")
             model.processor = load_processor(source, model.main_input_name)
         return (model, report) if with_report else model
 
@@ -260,10 +249,10 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             OSError: if the files cannot be written; an existing model stays intact.
         """
         push = options.pop("push_to_hub", False)
-        one_file = {"max_shard_size": "1000TB"}
+        options["max_shard_size"] = "1000TB"  # one file
         with write(Path(save_directory)) as folder, quiet():
             try:
-                super().save_pretrained(folder, **{**options, **one_file})
+                super().save_pretrained(folder, **options)
             except SafetensorError as error:
                 raise OSError(f"cannot write to {save_directory}: {error}") from None
             if self.processor is not None:
@@ -299,7 +288,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
+        """The evaluation on held-out items: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
         return self.config.evaluation or {}
 
     @property
@@ -333,26 +322,23 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
     def features(self, **tensors: Tensor | None) -> Tensor:
         """The pooled output of the encoder for a batch, [items, features], float32."""
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        x = POOLINGS[self.config.pooling](self.encoder(**given), given.get("attention_mask")).float()
+        inputs = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        x = pool(self.config.pooling, self.encoder(**inputs), inputs.get("attention_mask")).float()
         return nn.functional.normalize(x, dim=-1) if self.config.normalize else x
 
     @torch.inference_mode()
-    def embed(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, progress: bool = False) -> Tensor:
+    def embed(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, verbose: bool = False) -> Tensor:
         """The features of texts or images, [items, features], on the CPU."""
         inputs = self.inputs
         items = inputs.check(items)
         self.train(False)
-        with tqdm(total=len(items), unit="items", desc="embedding", disable=not progress) as bar:
-
-            def rows() -> Any:
-                for indices in inputs.batches(items, batch_size):
-                    tensors = inputs.batch([items[index] for index in indices])
-                    on_device = {name: value.to(self.device) for name, value in tensors.items()}
-                    yield indices, self.features(**on_device).cpu()
-                    bar.update(len(indices))
-
-            return in_order(rows()) if items else torch.zeros(0, self.config.features)
+        x = torch.zeros(len(items), self.config.features)
+        with tqdm(total=len(items), unit="items", desc="embedding", disable=not verbose) as bar:
+            for indices in inputs.batches(items, batch_size):
+                tensors = inputs.batch([items[index] for index in indices])
+                x[indices] = self.features(**{name: value.to(self.device) for name, value in tensors.items()}).cpu()
+                bar.update(len(indices))
+        return x
 
     def example(self) -> dict[str, Tensor]:
         """The tensors of two items."""
@@ -371,56 +357,48 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """The indices of texts with more than ``max_tokens`` tokens."""
         return self.inputs.truncated(items)
 
-    @torch.inference_mode()
-    def outputs(self, items: Sequence[Any], *, progress: bool = False) -> Output:
-        """Predict from texts or images."""
-        x = self.embed(items, progress=progress).to(self.device)
-        return Output(*(None if part is None else part.cpu() for part in self.network(x)))  # type: ignore[arg-type]
-
     def fit(
         self,
         items: Sequence[Any],
-        labels: Labels,
+        y: Labels,
         *,
         validation: tuple[Sequence[Any], Labels] | None = None,
         finetune: bool = False,
         guarantee: dict[str, Any] | None = None,
-        progress: bool = True,
-        seed: int = 0,
+        random_state: int = 0,
+        verbose: bool = False,
         **settings: Any,
     ) -> Self:
-        """Train on texts or images; :attr:`evaluation` then holds the evaluation on held-out rows.
+        """Train on texts or images; :attr:`evaluation` then holds the evaluation on held-out items.
 
         Args:
             items: texts, or images as paths or Pillow images.
-            labels: the names for each item, or a matrix of 0 and 1.
+            y: the names for each item, or a matrix of 0 and 1.
             validation: held-out items and labels. None: cross-validation, or a tenth of the items with ``finetune``.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
                 is trained, which takes seconds to minutes.
             guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
-            progress: show progress bars.
-            seed: the random seed.
+            random_state: the random seed.
+            verbose: show progress bars.
             settings: with ``finetune`` those of :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr,
                 batch_size, patience, checkpoints), otherwise those of :class:`rsoftmax.labels.SparseLabelClassifier`.
 
         Needs ``pip install 'rsoftmax[sklearn]'`` unless ``finetune``.
         """
-        (items, truth), aside = hold_out(*self._pair(items, labels), guarantee or {}, seed)
-        held_out = None if validation is None else self._pair(*validation)
-        train = training.finetune if finetune else training.fit_head
-        found = train(self, items, truth, held_out, progress=progress, seed=seed, **settings)
-        self.config.evaluation = found.as_dict()
-        return self if aside is None else self.guarantee(*aside, progress=progress, **(guarantee or {}))
+        part, held_out = hold_out(*self._check(items, y), guarantee or {}, random_state)
+        train = finetuning.finetune if finetune else _fit_head
+        held_out_by_user = None if validation is None else self._check(*validation)
+        scores = train(self, *part, held_out_by_user, random_state=random_state, verbose=verbose, **settings)
+        self.config.evaluation = scores.as_dict()
+        return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
 
     def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
         """Change the saved settings: arguments of the head, and the evaluation."""
         self.config.head, self.config.evaluation = self.config.head | head, evaluation
 
-    def _pair(self, items: Sequence[Any], labels: Labels) -> tuple[list[Any], Tensor]:
-        """Items and their labels [items, K], checked."""
-        found, truth = self.inputs.check(items), indicator(labels, self.names)
-        check_lengths(found, truth)
-        return found, truth
+    def _check(self, items: Sequence[Any], y: Labels) -> Part:
+        items = self.inputs.check(items)
+        return items, targets(items, y, self.names)
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; batch normalisation keeps its pre-trained statistics."""
@@ -431,56 +409,66 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return self
 
 
+def _fit_head(
+    model: LabelModel, items: Sequence[Any], y: Tensor, held_out: Part | None, *, verbose: bool, **settings: Any
+) -> Evaluation:
+    """Embed every item once, then train a head as :class:`rsoftmax.labels.SparseLabelClassifier` does.
+
+    The classifier's networks, merged into one, its calibration and its thresholds become those of the model.
+    """
+    try:
+        from rsoftmax.labels.estimators.ensemble import fit_features
+    except ImportError as missing:
+        raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
+    x = model.embed(items, verbose=verbose)
+    validation = None if held_out is None else (model.embed(held_out[0], verbose=verbose), held_out[1])
+    settings["verbose"] = int(verbose)
+    network, scores = fit_features(x, y, validation, model.names, model.config.head, **settings)
+    model.network = network.to(model.device)
+    model.config.hidden = network.width
+    return scores
+
+
 @torch.inference_mode()
-def _count_features(network: PreTrainedModel, processor: Any, pooling: str, max_tokens: int | None) -> int:
-    """The number of features of an encoder, found by running it."""
-    tensors = Inputs(processor, network.main_input_name, max_tokens).batch(example_items(network.main_input_name))
+def _count_features(network: PreTrainedModel, processor: Any, config: LabelModelConfig) -> int:
+    """The number of features of an encoder, from a run with example items."""
+    kind, pooling = type(network).__name__, config.pooling
+    tensors = Inputs(processor, network.main_input_name, config.max_tokens).batch(
+        example_items(network.main_input_name)
+    )
     output = network(**tensors)
     if pooling == "pooled" and getattr(output, "pooler_output", None) is None:
-        raise ValueError(f"{type(network).__name__} has no pooler output; pass pooling='mean' or 'cls'")
+        raise ValueError(f"{kind} has no pooler output; pass pooling='mean' or 'cls'")
     if pooling != "pooled" and getattr(output, "last_hidden_state", None) is None:
-        raise ValueError(f"{type(network).__name__} is not an encoder: it has no hidden states; choose one like BERT")
-    return POOLINGS[pooling](output, tensors.get("attention_mask")).shape[-1]
+        raise ValueError(f"{kind} is not an encoder: it has no hidden states; choose one like BERT")
+    return pool(pooling, output, tensors.get("attention_mask")).shape[-1]
 
 
-def _check_shapes(build: Callable[[], nn.Module], folder: Path) -> None:
-    """Raise unless the weights have the shapes, and about the number, of those of the model that ``build`` returns.
+def _check_shapes(model: type[LabelModel], config: LabelModelConfig, folder: Path) -> None:
+    """Raise unless the weights have the shapes, and about the number, of those of the model with these settings.
 
-    transformers may rename tensors in the file; names that occur only there are left to :func:`_check_report`.
+    transformers may rename tensors in the file; names that occur only there are left to its own report. A damaged
+    number of layers may be huge: building stops at far more modules than the file has tensors.
     """
     with safe_open(folder / WEIGHTS, "pt") as file:
-        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    with torch.device("meta"), _max_modules(1000 + 20 * len(found)):
-        model = build()
-    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    if different := min((name for name in expected.keys() & found if expected[name] != found[name]), default=None):
-        raise ValueError(f"{different} is {found[different]} in {WEIGHTS} but {expected[different]} in {SETTINGS}")
-    have, need = (sum(map(math.prod, shapes.values())) for shapes in (found, expected))
-    if need > 2 * have:
-        raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
-
-
-def _check_report(report: dict[str, Any]) -> None:
-    """Raise unless the file held exactly the tensors of the model."""
-    for kind, what in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has another")):
-        if names := sorted(map(str, report[kind])):
-            raise ValueError(f"{WEIGHTS} {what} {names[0]}, unlike the model that {SETTINGS} describes")
-
-
-@contextmanager
-def _max_modules(number: int) -> Iterator[None]:
-    """Stop building a network at this number of modules: a damaged number of layers may be huge."""
-    numbers = count()
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    numbers, most = count(), 1000 + 20 * len(shapes)
 
     def hook(*_: Any) -> None:
-        if next(numbers) > number:
+        if next(numbers) > most:
             raise ValueError(f"{SETTINGS} describes more layers than {WEIGHTS} has tensors for")
 
     handle = nn.modules.module.register_module_module_registration_hook(hook)
     try:
-        yield
+        with torch.device("meta"):
+            expected = {name: list(tensor.shape) for name, tensor in model(config).state_dict().items()}
     finally:
         handle.remove()
+    if different := min((name for name in expected.keys() & shapes if expected[name] != shapes[name]), default=None):
+        raise ValueError(f"{different} is {shapes[different]} in {WEIGHTS} but {expected[different]} in {SETTINGS}")
+    have, need = (sum(map(math.prod, part.values())) for part in (shapes, expected))
+    if need > 2 * have:
+        raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
 
 
 AutoConfig.register(LabelModelConfig.model_type, LabelModelConfig, exist_ok=True)

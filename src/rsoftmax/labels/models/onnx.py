@@ -65,7 +65,9 @@ def export(model: BaseLabelModel, path: Path) -> None:
         )
     proto = program.model_proto  # type: ignore[union-attr]
     metadata = {"labels": model.names, **model.metadata()}
-    onnx.helper.set_model_props(proto, {name: json.dumps(value, ensure_ascii=False) for name, value in metadata.items()})
+    onnx.helper.set_model_props(
+        proto, {name: json.dumps(value, ensure_ascii=False) for name, value in metadata.items()}
+    )
     with replacing(path) as unfinished:
         onnx.save_model(proto, unfinished)
         _check(network, inputs, unfinished)

@@ -1,4 +1,4 @@
-"""A trained :class:`rsoftmax.labels.SparseLabelClassifier` as a folder: safetensors and JSON, no pickle."""
+"""A multi-label classifier of table rows as one network and one folder: safetensors and JSON, no pickle."""
 
 import json
 import warnings
@@ -14,132 +14,115 @@ from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import check_mergeable, merge, training_rows
 from rsoftmax.labels.estimators.features import Preprocessing
-from rsoftmax.labels.models.base import (
-    BaseLabelModel,
-    LabelNetwork,
-    Labels,
-    check_lengths,
-    check_names,
-    hold_out,
-    indicator,
-)
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, check_names, hold_out, targets
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
 
 __all__ = ["TableModel"]
 
+Rows = Sequence[Sequence[float | str]]
 ROWS_AT_ONCE = 64
 MAX_CATEGORIES = 1000
-SAVED = ("labels", "features", "quantiles", "hidden", "head", "columns", "evaluation")
 
 
 class TableModel(BaseLabelModel, nn.Module):
-    """A trained multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
+    """A multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
 
     Args:
-        labels: their names.
         features: the names of the columns.
-        quantiles: the number of quantiles per feature in the preprocessing.
-        hidden: the number of hidden units.
-        head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
-        columns: the columns of the training table by role, as the command line uses them.
-        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
-        categories: the values of each column that holds texts in place of numbers.
+        labels: the names of the labels; None: those that occur in training.
+        average: the F1 to maximise; see :class:`rsoftmax.labels.MultiLabelHead`.
 
     Example:
-        >>> rows, labels = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
-        >>> model = TableModel.fit(rows, labels, ["u", "v"], n_estimators=2, lr=1e-2, random_state=0)
+        >>> rows, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+        >>> model = TableModel(["u", "v"]).fit(rows, y, n_estimators=2, lr=1e-2)
         >>> model.predict_labels([[1.0, 0.0]])
         [['a']]
 
-    Its predictions are those of the classifier that it was converted from. A column of texts becomes a column of 0 and
+    It is trained as :class:`SparseLabelClassifier`, and predicts the same. A column of texts becomes a column of 0 and
     1 for each of its values; values that did not occur in training become zeros, with a warning.
     """
 
     def __init__(
-        self,
-        labels: Sequence[str],
-        features: Sequence[str],
-        quantiles: int,
-        hidden: int,
-        head: dict[str, Any],
-        columns: dict[str, str] | None = None,
-        evaluation: dict[str, Any] | None = None,
-        categories: Mapping[str, Sequence[str]] | None = None,
+        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro"
     ) -> None:
         super().__init__()
-        check_names(labels)
-        check_names(features, "features")
+        self.labels, self.average = None if labels is None else check_names(labels), average
         self.settings: dict[str, Any] = {
-            "labels": list(labels),
-            "features": list(features),
-            "quantiles": quantiles,
-            "hidden": hidden,
-            "head": head,
-            "columns": dict(columns or {}),
-            "evaluation": evaluation,
-            "categories": {name: list(values) for name, values in (categories or {}).items()},
+            "labels": self.labels,
+            "features": check_names(features, "features"),
+            "columns": {},
+            "evaluation": None,
+            "categories": {},
         }
-        self.preprocessing = Preprocessing(len(self.encoded), quantiles)
-        self.network = LabelNetwork(len(self.encoded), len(labels), hidden, **head)
 
-    @classmethod
     def fit(
-        cls,
-        rows: Sequence[Sequence[float | str]],
-        labels: Labels,
-        features: Sequence[str],
-        average: Average = "micro",
+        self,
+        rows: Rows,
+        y: Labels,
         *,
-        names: Sequence[str] | None = None,
         guarantee: dict[str, Any] | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
         **settings: Any,
     ) -> Self:
-        """Train a :class:`SparseLabelClassifier` and convert it.
+        """Train a :class:`SparseLabelClassifier` and take over its network.
 
         Args:
             rows: a value for each feature; a column holds numbers only, or texts only.
-            labels: the names for each row.
-            features: the names of the columns.
-            average: the F1 to maximise.
-            names: all labels; None: those that occur.
+            y: the names for each row, or a matrix of 0 and 1.
             guarantee: hold out a fifth of the rows and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
+            random_state: the random seed.
+            verbose: show progress.
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
-        check_names(features, "features")
-        if settings.get("preprocessing", "auto") is None:
-            raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
-        found = names if names is not None else sorted({name for row in labels for name in row})
-        truth = indicator(labels, found)
-        check_lengths(rows, truth)
-        if not found:
+        self.settings["labels"] = self.labels or sorted({name for labels in y for name in labels})
+        y = targets(rows, y, self.names)
+        if not self.names:
             raise ValueError("TableModel: no row has a label; pass at least one label")
-        categories = _categories(rows, features)
-        x = _encode(rows, features, categories)
-        (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
-        if isinstance(weights := settings.get("class_weight"), Mapping):  # columns have numbers, a single label is "it"
-            columns = {name: place if len(found) > 1 else "it" for place, name in enumerate(found)}
+        self.settings["categories"] = _categories(rows, self.features)
+        x = self._encode(rows)
+        (train, y), held_out = hold_out(range(len(rows)), y, guarantee or {}, random_state)
+        if isinstance(weights := settings.get("class_weight"), Mapping):  # a single label is "it": training_rows
+            columns = {name: index if len(self.names) > 1 else "it" for index, name in enumerate(self.names)}
             settings["class_weight"] = {columns.get(name, name): weight for name, weight in weights.items()}
-        model = SparseLabelClassifier(average=average, **settings)
-        check_mergeable(model)
-        made = cls.of(model.fit(*training_rows(x[list(kept)], truth)), features, found, categories)
-        return made if aside is None else made.guarantee([rows[i] for i in aside[0]], aside[1], **(guarantee or {}))
+        settings |= {"random_state": random_state, "verbose": int(verbose)}
+        classifier = SparseLabelClassifier(average=self.average, **settings)
+        check_mergeable(classifier)
+        self._take_over(classifier.fit(*training_rows(x[list(train)], y)))
+        if held_out is None:
+            return self
+        return self.guarantee([rows[i] for i in held_out[0]], held_out[1], verbose=verbose, **(guarantee or {}))
 
     @classmethod
-    def of(
-        cls,
-        model: SparseLabelClassifier,
-        features: Sequence[str],
-        labels: Sequence[str],
-        categories: Mapping[str, Sequence[str]] | None = None,
-    ) -> Self:
+    def from_classifier(cls, classifier: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:
         """Convert a classifier that was fitted on dense features."""
-        preprocessing, d = Preprocessing.of(model._preprocessing), model.n_features_in_
-        network = merge(model, torch.zeros(d), torch.ones(d))
-        settings: dict[str, Any] = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
-        made = cls(labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), **settings)
-        made.preprocessing, made.network = preprocessing, network
-        return made.eval()
+        model = cls(features, labels)
+        model._take_over(classifier)
+        return model
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """An untrained model with the settings of a saved one, as config.json holds them."""
+        model = cls(config["features"], list(config["labels"]))
+        model.settings |= {"categories": {}, **config}
+        model.preprocessing = Preprocessing(len(model.encoded), config["quantiles"])
+        model.network = LabelNetwork(len(model.encoded), len(model.names), config["hidden"], **config["head"])
+        return model.eval()
+
+    def _take_over(self, classifier: SparseLabelClassifier) -> None:
+        if classifier.preprocessing is None:
+            raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
+        d = classifier.n_features_in_
+        self.preprocessing = Preprocessing.of(classifier._preprocessing)
+        self.network = merge(classifier, torch.zeros(d), torch.ones(d))
+        self.settings |= {
+            "quantiles": self.preprocessing.quantiles.shape[1],
+            "hidden": self.network.width,
+            "head": classifier._head(),
+            "evaluation": classifier.evaluation_.rename(self.names).as_dict(),
+        }
+        self.eval()
 
     @property
     def names(self) -> list[str]:
@@ -160,7 +143,7 @@ class TableModel(BaseLabelModel, nn.Module):
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`."""
+        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
         return self.settings["evaluation"] or {}
 
     @property
@@ -200,12 +183,10 @@ class TableModel(BaseLabelModel, nn.Module):
         return {"features": self.encoded}
 
     @torch.inference_mode()
-    def outputs(self, items: Sequence[Sequence[float | str]], *, progress: bool = False) -> Output:
-        """Predict from rows."""
-        x = _encode(items, self.features, self.categories)
-        prepared = torch.cat([self.preprocessing(part) for part in x.split(ROWS_AT_ONCE)])
-        output: Output = self.network(prepared)
-        return output
+    def embed(self, items: Rows, *, verbose: bool = False) -> Tensor:
+        """Encoded and preprocessed rows."""
+        self._check_fitted()
+        return torch.cat([self.preprocessing(part) for part in self._encode(items).split(ROWS_AT_ONCE)])
 
     def save(self, folder: str | Path) -> None:
         """Save weights, settings and a model card as one folder, in a single step.
@@ -216,10 +197,11 @@ class TableModel(BaseLabelModel, nn.Module):
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
             OSError: if the files cannot be written; an existing model stays intact.
         """
-        with write(Path(folder)) as place:
+        self._check_fitted()
+        with write(Path(folder)) as staged:
             weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-            (place / WEIGHTS).write_bytes(save(weights))
-            (place / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
+            (staged / WEIGHTS).write_bytes(save(weights))
+            (staged / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -233,43 +215,40 @@ class TableModel(BaseLabelModel, nn.Module):
         try:
             weights = load_file(Path(folder, WEIGHTS))
             with torch.device("meta"):
-                model = cls(**{name: settings[name] for name in SAVED}, categories=settings.get("categories"))
+                model = cls.from_config(settings)
             model.load_state_dict(weights, assign=True)
         except Exception as error:  # for files edited by hand torch raises many kinds
             raise ValueError(f"{folder} is damaged: {error}") from None
         return model.eval()
 
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "network"):
+            raise ValueError("TableModel: not trained yet; call fit")
 
-def _seed(random_state: Any) -> int:
-    return random_state if isinstance(random_state, int) else 0
+    def _encode(self, rows: Rows) -> Tensor:
+        """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
+        if wrong := [len(row) for row in rows if len(row) != len(self.features)]:
+            expected = f"expected {len(self.features)} features per row, {self.features}"
+            raise ValueError(f"TableModel: {expected}, got {wrong[0]}")
+        numbers = [i for i, name in enumerate(self.features) if name not in self.categories]
+        cells = [[row[i] for i in numbers] for row in rows] if self.categories else rows
+        x = [_numbers(cells, [self.features[i] for i in numbers])]
+        for name, values in self.categories.items():
+            x.append(_one_hot(name, [str(row[self.features.index(name)]) for row in rows], values))
+        return torch.cat(x, 1)
 
 
-def _categories(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> dict[str, list[str]]:
+def _categories(rows: Rows, features: Sequence[str]) -> dict[str, list[str]]:
     """The values of each column that holds a text."""
     columns = zip(features, zip(*rows, strict=False), strict=False)
-    found = {name: sorted(set(map(str, cells))) for name, cells in columns if any(isinstance(c, str) for c in cells)}
-    for name, values in found.items():
+    texts = {name: sorted(set(map(str, cells))) for name, cells in columns if any(isinstance(c, str) for c in cells)}
+    for name, values in texts.items():
         if len(values) > min(MAX_CATEGORIES, max(len(rows) / 2, 20)):
             raise ValueError(
                 f"the column {name!r} has {len(values)} different texts in {len(rows)} rows, such as {values[-1]!r}:"
                 " too many for categories; leave it out, or train on it as a text"
             )
-    return found
-
-
-def _encode(
-    rows: Sequence[Sequence[float | str]], features: Sequence[str], categories: Mapping[str, Sequence[str]]
-) -> Tensor:
-    """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
-    wrong = next((row for row in rows if len(row) != len(features)), None)
-    if wrong is not None:
-        raise ValueError(f"TableModel: expected {len(features)} features per row, {list(features)}, got {len(wrong)}")
-    if not categories:
-        return _numbers(rows, features)
-    numbers = [place for place, name in enumerate(features) if name not in categories]
-    x = _numbers([[row[place] for place in numbers] for row in rows], [features[place] for place in numbers])
-    texts = {name: [str(row[place]) for row in rows] for place, name in enumerate(features) if name in categories}
-    return torch.cat([x, *(_one_hot(name, texts[name], values) for name, values in categories.items())], 1)
+    return texts
 
 
 def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
@@ -277,15 +256,10 @@ def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
     if unknown := sorted(set(cells) - set(values)):
         listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         warnings.warn(f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=2)
-    places = {value: place for place, value in enumerate(values)}
-    found = torch.zeros(len(cells), len(values))
-    for row, cell in enumerate(cells):
-        if cell in places:
-            found[row, places[cell]] = 1
-    return found
+    return torch.tensor([[float(cell == value) for value in values] for cell in cells]).reshape(-1, len(values))
 
 
-def _numbers(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> Tensor:
+def _numbers(rows: Rows, features: Sequence[str]) -> Tensor:
     """Rows as a tensor [rows, features]; raises unless all are finite numbers."""
     try:
         x = torch.as_tensor(rows, dtype=torch.float32).reshape(len(rows), len(features))
