@@ -19,15 +19,15 @@ from rsoftmax import __version__
 from rsoftmax.labels import LabelModel, TableModel
 from rsoftmax.labels.models import folders, table
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
+from rsoftmax.labels.models.table import TableConfig
 
 FILES = {"README.md", "config.json", "model.safetensors"}
-CONFIG = {"features": ["u"], "quantiles": 3, "hidden": 4, "head": {}}
 SETTINGS = {"model_type": TABLE, "labels": ["a"], "features": ["u"]}
 
 
 def versioned(number: int) -> TableModel:
     """A model whose labels, evaluation and weights all say its number."""
-    model = TableModel.from_config({**CONFIG, "labels": [f"a{number}", f"b{number}"]})
+    model = TableModel.from_config(TableConfig(["u"], [f"a{number}", f"b{number}"], quantiles=3, hidden=4))
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.fill_(number)
@@ -196,7 +196,7 @@ def test_a_model_card_that_was_edited_is_kept(tmp_path: Path) -> None:
     versioned(1).save(tmp_path)
     written = (tmp_path / "README.md").read_text()
     assert "A multi-label classifier for tabular rows: 2 labels from 1 feature (u)." in written
-    other = TableModel.from_config({**CONFIG, "labels": ["x"], "features": ["u", "v"]})
+    other = TableModel.from_config(TableConfig(["u", "v"], ["x"]))
     other.save(tmp_path)
     assert "1 label from 2 features (u, v)." in (tmp_path / "README.md").read_text()
     for card in (written.replace("tabular", "my"), "# Mine", "\udcff"):

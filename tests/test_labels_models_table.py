@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from rsoftmax.labels import LabelNetwork, SparseLabelClassifier, TableModel
 from rsoftmax.labels.estimators.features import Preprocessing, normal_quantile
+from rsoftmax.labels.models.table import TableConfig
 
 ROWS, LABELS = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
-CONFIG = {"labels": ["a", "b"], "features": ["u", "v"], "quantiles": 3, "hidden": 4, "head": {}}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
@@ -76,7 +76,7 @@ def test_a_single_label_is_trained_too() -> None:
 
 
 def test_rows_must_be_finite_numbers_of_every_feature() -> None:
-    model = TableModel.from_config(CONFIG)
+    model = TableModel.from_config(TableConfig(["u", "v"], ["a", "b"], quantiles=3, hidden=4))
     assert model.predict([]) == []
     for number in (float("nan"), float("inf"), 1e39):
         with pytest.raises(ValueError, match=r"row 2: 'v' is (nan|inf); expected a finite float32"):
@@ -104,7 +104,7 @@ COLOURED: list[list[float | str]] = [[0.0, "red"], [1.0, "blue"], [1.0, "red"]] 
 def test_columns_of_texts_are_categories(tmp_path: Path) -> None:
     labels = [["warm"], ["cold"], ["warm", "wet"]] * 9
     table = TableModel(["rain", "colour"]).fit(COLOURED, labels, n_estimators=2)
-    assert table.categories == {"colour": ["blue", "red"]}
+    assert table.config.categories == {"colour": ["blue", "red"]}
     assert table.metadata() == {"features": ["rain", "colour=blue", "colour=red"]}
     table.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model")

@@ -66,12 +66,9 @@ class LabelNetwork(nn.Module):
 class BaseLabelModel(ABC):
     """Predicts labels by name from the :class:`Output` of items. Subclasses implement the abstract methods."""
 
+    config: Any
+    """The settings of the saved model: names, head, columns, evaluation and more."""
     network: LabelNetwork
-
-    @property
-    @abstractmethod
-    def names(self) -> list[str]:
-        """The labels, in the order of the columns."""
 
     @property
     @abstractmethod
@@ -79,14 +76,25 @@ class BaseLabelModel(ABC):
         """What items are: texts, images, or the features of a row."""
 
     @property
-    @abstractmethod
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role."""
+    def names(self) -> list[str]:
+        """The labels, in the order of the columns."""
+        names: list[str] = self.config.names
+        return names
 
     @property
-    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The columns of the training table by role: text, image or features, labels, separator."""
+        columns: dict[str, str] = self.config.columns
+        return columns
+
+    @property
     def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out items, as :meth:`Evaluation.as_dict` returns it; empty if there is none."""
+        """The evaluation on held-out items, as :meth:`Evaluation.as_dict` returns it; empty before training."""
+        return self.config.evaluation or {}
+
+    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Change the settings: arguments of the head, and the evaluation."""
+        self.config.head, self.config.evaluation = self.config.head | head, evaluation
 
     @abstractmethod
     def embed(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor:
@@ -99,10 +107,6 @@ class BaseLabelModel(ABC):
     @abstractmethod
     def predict_tensors(self, **tensors: Tensor) -> Output:
         """Run the model on tensors and decode."""
-
-    @abstractmethod
-    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
@@ -204,7 +208,7 @@ class BaseLabelModel(ABC):
     def _decode(self, x: Tensor) -> Output:
         """Labels from features, on the CPU."""
         output = self.network(x.to(next(self.network.parameters()).device))
-        output = Output(*(None if part is None else part.cpu() for part in output))
+        output = Output(*(None if part is None else part.cpu() for part in output))  # type: ignore[arg-type]
         if wrong := int((output.probs.isnan() | output.marginals.isnan()).any(-1).sum()):
             raise ValueError(
                 f"{type(self).__name__}: the output is NaN for {wrong} of {len(x)} items, which is not 'no label';"

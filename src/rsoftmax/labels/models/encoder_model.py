@@ -272,24 +272,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return model
 
     @property
-    def names(self) -> list[str]:
-        """The labels in the order of the columns."""
-        return self.config.names
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role: text or image, labels, separator."""
-        return self.config.columns
-
-    @property
     def modality(self) -> Literal["text", "image"]:
         """What the encoder reads."""
         return "text" if self.main_input_name == TEXT else "image"
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out items: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
-        return self.config.evaluation or {}
 
     @property
     def inputs(self) -> Inputs:
@@ -391,10 +376,6 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         scores = train(self, *part, held_out_by_user, random_state=random_state, verbose=verbose, **settings)
         self.config.evaluation = scores.as_dict()
         return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
-
-    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
-        self.config.head, self.config.evaluation = self.config.head | head, evaluation
 
     def _check(self, items: Sequence[Any], y: Labels) -> Part:
         items = self.inputs.check(items)

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,6 +24,42 @@ __all__ = ["TableModel"]
 Rows = Sequence[Sequence[float | str]]
 ROWS_AT_ONCE = 64
 MAX_CATEGORIES = 1000
+
+
+@dataclass
+class TableConfig:
+    """The settings of a :class:`TableModel`, as ``config.json`` holds them.
+
+    Attributes:
+        features: the names of the columns.
+        labels: the names of the labels.
+        categories: the values of each column of texts.
+        quantiles: the number of quantiles per feature in the preprocessing.
+        hidden: the number of hidden units.
+        head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
+        columns: the columns of the training table by role, as the command line uses them.
+        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
+    """
+
+    features: list[str]
+    labels: list[str]
+    categories: dict[str, list[str]] = field(default_factory=dict)
+    quantiles: int = 1
+    hidden: int = 0
+    head: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The labels in the order of the columns."""
+        return self.labels
+
+    @property
+    def encoded(self) -> list[str]:
+        """The names of the network's features: columns of numbers, then ``column=value`` for each category."""
+        numbers = [name for name in self.features if name not in self.categories]
+        return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
 
 
 class TableModel(BaseLabelModel, nn.Module):
@@ -48,13 +85,7 @@ class TableModel(BaseLabelModel, nn.Module):
     ) -> None:
         super().__init__()
         self.labels, self.average = None if labels is None else check_names(labels), average
-        self.settings: dict[str, Any] = {
-            "labels": self.labels,
-            "features": check_names(features, "features"),
-            "columns": {},
-            "evaluation": None,
-            "categories": {},
-        }
+        self.config = TableConfig(check_names(features, "features"), self.labels or [])
 
     def fit(
         self,
@@ -76,11 +107,11 @@ class TableModel(BaseLabelModel, nn.Module):
             verbose: show progress.
             settings: further arguments of :class:`SparseLabelClassifier`.
         """
-        self.settings["labels"] = self.labels or sorted({name for labels in y for name in labels})
+        self.config.labels = self.labels or sorted({name for labels in y for name in labels})
         y = targets(rows, y, self.names)
         if not self.names:
             raise ValueError("TableModel: no row has a label; pass at least one label")
-        self.settings["categories"] = _categories(rows, self.features)
+        self.config.categories = _categories(rows, self.config.features)
         x = self._encode(rows)
         (train, y), held_out = hold_out(range(len(rows)), y, guarantee or {}, random_state)
         if isinstance(weights := settings.get("class_weight"), Mapping):  # a single label is "it": training_rows
@@ -102,71 +133,28 @@ class TableModel(BaseLabelModel, nn.Module):
         return model
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An untrained model with the settings of a saved one, as config.json holds them."""
-        model = cls(config["features"], list(config["labels"]))
-        model.settings |= {"categories": {}, **config}
-        model.preprocessing = Preprocessing(len(model.encoded), config["quantiles"])
-        model.network = LabelNetwork(len(model.encoded), len(model.names), config["hidden"], **config["head"])
+    def from_config(cls, config: TableConfig) -> Self:
+        """An untrained model with the settings of a saved one."""
+        model = cls(config.features, config.labels)
+        model.config, d = config, len(config.encoded)
+        model.preprocessing = Preprocessing(d, config.quantiles)
+        model.network = LabelNetwork(d, len(config.labels), config.hidden, **config.head)
         return model.eval()
 
     def _take_over(self, classifier: SparseLabelClassifier) -> None:
         if classifier.preprocessing is None:
             raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
-        d = classifier.n_features_in_
+        d, config = classifier.n_features_in_, self.config
         self.preprocessing = Preprocessing.of(classifier._preprocessing)
         self.network = merge(classifier, torch.zeros(d), torch.ones(d))
-        self.settings |= {
-            "quantiles": self.preprocessing.quantiles.shape[1],
-            "hidden": self.network.width,
-            "head": classifier._head(),
-            "evaluation": classifier.evaluation_.rename(self.names).as_dict(),
-        }
+        config.quantiles, config.hidden = self.preprocessing.quantiles.shape[1], self.network.width
+        config.head, config.evaluation = classifier._head(), classifier.evaluation_.rename(self.names).as_dict()
         self.eval()
-
-    @property
-    def names(self) -> list[str]:
-        """The labels in the order of the columns."""
-        names: list[str] = self.settings["labels"]
-        return names
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role."""
-        columns: dict[str, str] = self.settings["columns"]
-        return columns
 
     @property
     def modality(self) -> Literal["features"]:
         """Rows of features."""
         return "features"
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
-        return self.settings["evaluation"] or {}
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the columns."""
-        features: list[str] = self.settings["features"]
-        return features
-
-    @property
-    def categories(self) -> dict[str, list[str]]:
-        """The values of each column of texts."""
-        categories: dict[str, list[str]] = self.settings["categories"]
-        return categories
-
-    @property
-    def encoded(self) -> list[str]:
-        """The names of the network's features: columns of numbers, then ``column=value`` for each category."""
-        numbers = [name for name in self.features if name not in self.categories]
-        return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
-
-    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
-        self.settings |= {"head": self.settings["head"] | head, "evaluation": evaluation}
 
     def example(self) -> dict[str, Tensor]:
         """Two rows near the medians of the training data."""
@@ -180,7 +168,7 @@ class TableModel(BaseLabelModel, nn.Module):
 
     def metadata(self) -> dict[str, Any]:
         """The names of the features, categories as columns of 0 and 1."""
-        return {"features": self.encoded}
+        return {"features": self.config.encoded}
 
     @torch.inference_mode()
     def embed(self, items: Rows, *, verbose: bool = False) -> Tensor:
@@ -201,7 +189,7 @@ class TableModel(BaseLabelModel, nn.Module):
         with write(Path(folder)) as staged:
             weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
             (staged / WEIGHTS).write_bytes(save(weights))
-            (staged / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
+            (staged / SETTINGS).write_text(json.dumps({"model_type": TABLE, **asdict(self.config)}), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -214,8 +202,10 @@ class TableModel(BaseLabelModel, nn.Module):
         settings = read_settings(Path(folder), TABLE)
         try:
             weights = load_file(Path(folder, WEIGHTS))
+            known = {part.name: settings[part.name] for part in fields(TableConfig) if part.name in settings}
+            config = TableConfig(**known)
             with torch.device("meta"):
-                model = cls.from_config(settings)
+                model = cls.from_config(config)
             model.load_state_dict(weights, assign=True)
         except Exception as error:  # for files edited by hand torch raises many kinds
             raise ValueError(f"{folder} is damaged: {error}") from None
@@ -227,14 +217,14 @@ class TableModel(BaseLabelModel, nn.Module):
 
     def _encode(self, rows: Rows) -> Tensor:
         """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
-        if wrong := [len(row) for row in rows if len(row) != len(self.features)]:
-            expected = f"expected {len(self.features)} features per row, {self.features}"
-            raise ValueError(f"TableModel: {expected}, got {wrong[0]}")
-        numbers = [i for i, name in enumerate(self.features) if name not in self.categories]
-        cells = [[row[i] for i in numbers] for row in rows] if self.categories else rows
-        x = [_numbers(cells, [self.features[i] for i in numbers])]
-        for name, values in self.categories.items():
-            x.append(_one_hot(name, [str(row[self.features.index(name)]) for row in rows], values))
+        features, categories = self.config.features, self.config.categories
+        if wrong := [len(row) for row in rows if len(row) != len(features)]:
+            raise ValueError(f"TableModel: expected {len(features)} features per row, {features}, got {wrong[0]}")
+        numbers = [i for i, name in enumerate(features) if name not in categories]
+        cells = [[row[i] for i in numbers] for row in rows] if categories else rows
+        x = [_numbers(cells, [features[i] for i in numbers])]
+        for name, values in categories.items():
+            x.append(_one_hot(name, [str(row[features.index(name)]) for row in rows], values))
         return torch.cat(x, 1)
 
 
