@@ -1,5 +1,6 @@
 """Saved label models: how the commands load them and read their inputs from files; ``rsoftmax export`` and ``app``."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,22 +15,17 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
-INPUTS = ("text", "image", "features")
-"""The kinds of input; a model reads one of them."""
-
 
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder written by `rsoftmax train`.")],
     onnx: Annotated[Path, typer.Option(help="The file to write, for example model.onnx.")],
 ) -> None:
     """Export a model to ONNX with the outputs `marginals` and `labels`, and verify it in ONNX Runtime."""
-    if not onnx.resolve().parent.is_dir() or onnx.is_dir():
-        raise typer.BadParameter(f"cannot write {onnx}: name a file in an existing folder", param_hint="--onnx")
     loaded = load(model)
     with usage_errors("--onnx"):
-        from rsoftmax.labels.models.onnx import export as write
+        from rsoftmax.labels.models import onnx as exporter
 
-        write(loaded, onnx)
+        exporter.export(loaded, onnx)
     typer.echo(f"wrote {onnx}: marginals and labels of {count_of(len(loaded.names), 'label')}")
 
 
@@ -64,19 +60,20 @@ def load(folder: Path) -> "BaseLabelModel":
         return folders.load(folder)
 
 
-def read_items(table: "Table", kind: str, column: str, model: Any = None) -> list[Any]:
+def read_items(table: "Table", modality: str, column: str, categories: Any = None) -> list[Any]:
     """The inputs in a column, or in several columns with commas between their names.
 
     A trained model says which columns of a table hold categories.
     """
-    if kind == "features":
-        return table.rows([name.strip() for name in column.split(",")], None if model is None else model.categories)
-    return table.texts(column) if kind == "text" else table.files(column)
+    if modality == "features":
+        return table.rows([name.strip() for name in column.split(",")], categories)
+    return table.texts(column) if modality == "text" else table.files(column)
 
 
-def column_for(model: "BaseLabelModel", role: str, given: str | None) -> str:
-    """The given column, or else the one that the model was trained on."""
-    column = given or model.columns.get(role) or ",".join(getattr(model, role, ()))  # a table's features
+def column_for(model: "BaseLabelModel", role: str, column: str | None) -> str:
+    """A column by its role: the one that the user names, or else the one that the model was trained on."""
+    features = ",".join(model.config.features) if role == model.modality == "features" else ""
+    column = column or model.columns.get(role) or features
     if not column:
         raise typer.BadParameter(f"the model does not record its column; pass --{role} COLUMN", param_hint=f"--{role}")
     return column
@@ -88,30 +85,29 @@ def separator_of(model: "BaseLabelModel") -> str:
 
 
 @contextmanager
-def row_errors(table: "Table", items: list[Any]) -> Iterator[None]:
+def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
     """Report errors in the items of a table with the file and the row."""
-    with usage_errors("DATA"):
+    with usage_errors():
         try:
             yield
-        except ValueError as error:
-            raise ValueError(f"{_place(str(error), table, items)}{error}") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(_in_table(str(error), table, items)) from None
 
 
-def _place(message: str, table: "Table", items: list[Any]) -> str:
-    """The file and row that belong in front of a message about an item."""
-    if message.startswith("row "):
-        return f"{table.path}, "
-    paths = (row for row, item in enumerate(items, 1) if isinstance(item, Path) and message.startswith(f"{item}: "))
-    row = next(paths, None)
-    return "" if row is None else f"{table.path}, row {row}: "
+def _in_table(message: str, table: "Table | None", items: list[Any]) -> str:
+    """A message about an item that names the file and the row; images are named by their paths."""
+    if table is None:
+        return message
+    if match := re.match(r"(?:item|row) (\d+: .*)", message, re.DOTALL):
+        return f"{table.path}, row {match[1]}"
+    rows = (row for row, item in enumerate(items, 1) if isinstance(item, Path) and message.startswith(f"{item}: "))
+    row = next(rows, None)
+    return message if row is None else f"{table.path}, row {row}: {message}"
 
 
 def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:
     """Tell the user how many texts are truncated."""
-    if model.modality != "text":
-        return
-    long = model.truncated(items)
-    if long:
+    if long := model.truncated(items):
         most = model.metadata()["max_tokens"]
         typer.echo(
             f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"

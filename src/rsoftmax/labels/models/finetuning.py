@@ -84,9 +84,10 @@ def finetune(
     Returns:
         The evaluation on the held-out items.
     """
-    if not (0 < epochs < math.inf and batch_size >= 1):
+    if not (0 < epochs < math.inf and 0 < lr < math.inf and batch_size >= 1):
         raise ValueError(
-            f"fine-tuning: epochs must be positive and batch_size at least 1, got {epochs!r} and {batch_size!r}"
+            "fine-tuning: epochs and lr must be positive and batch_size at least 1,"
+            f" got epochs={epochs!r}, lr={lr!r}, batch_size={batch_size!r}"
         )
     train = (items, y)
     if held_out is None:

@@ -49,6 +49,8 @@ def export(model: BaseLabelModel, path: Path) -> None:
     The inputs are those of the model, for any batch size and number of tokens. The outputs are ``marginals``, float
     [items, K], and ``labels``, bool [items, K]. The names of the labels are in the metadata, entry ``labels``, as JSON.
     """
+    if not path.resolve().parent.is_dir() or path.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: name a file in an existing folder")
     inputs = model.example()
     network = _Predictions(model, list(inputs)).eval()
     shapes = tuple(dict.fromkeys(DYNAMIC.get(name, (0,)), torch.export.Dim.AUTO) for name in inputs)

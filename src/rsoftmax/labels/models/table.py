@@ -202,8 +202,8 @@ class TableModel(BaseLabelModel, nn.Module):
         settings = read_settings(Path(folder), TABLE)
         try:
             weights = load_file(Path(folder, WEIGHTS))
-            known = {part.name: settings[part.name] for part in fields(TableConfig) if part.name in settings}
-            config = TableConfig(**known)
+            values = {part.name: settings[part.name] for part in fields(TableConfig) if part.name in settings}
+            config = TableConfig(**values)
             with torch.device("meta"):
                 model = cls.from_config(config)
             model.load_state_dict(weights, assign=True)
