@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import LabelModel, TrainingOptions
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
@@ -38,8 +38,7 @@ from rsoftmax.app.views import (
 SLIDERS = (*LOGITS, 1.0, 0.4, 2.0, 3.0, 8.0, 1.25)  # with temperature, r, t, k, edge and alpha
 QUICK: dict[str, Any] = {
     "n_estimators": 2,
-    "max_epochs": 40,
-    "lr": 1e-2,
+    "training": TrainingOptions(max_epochs=40, lr=1e-2),
     "hidden_layer_sizes": (16,),
     "verbose": False,
 }

@@ -20,10 +20,15 @@ from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
 from rsoftmax.attention.transformers import parameters, set_attention
-from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
+from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
 
-QUICK: dict[str, Any] = {"n_estimators": 2, "max_epochs": 5, "lr": 1e-2, "hidden_layer_sizes": (8,), "verbose": False}
+QUICK: dict[str, Any] = {
+    "n_estimators": 2,
+    "training": TrainingOptions(max_epochs=5, lr=1e-2),
+    "hidden_layer_sizes": (8,),
+    "verbose": False,
+}
 FINETUNE: dict[str, Any] = {"finetune": True, "verbose": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
@@ -144,7 +149,7 @@ def test_a_saved_model_predicts_where_only_transformers_is_installed(model: Labe
     model.save_pretrained(tmp_path / "model")
     code = """
 import sys
-for name in ("sklearn", "skorch", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
+for name in ("sklearn", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
     sys.modules[name] = None
 from rsoftmax.labels import LabelModel
 print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
@@ -443,8 +448,10 @@ def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
 
 
 def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Path) -> None:
-    for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}):
-        with pytest.raises(ValueError, match="fine-tuning: epochs must be positive and batch_size at least 1"):
+    for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}, {"lr": 0}):
+        with pytest.raises(
+            ValueError, match="fine-tuning: epochs and lr must be positive and batch_size at least 1, got"
+        ):
             LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, verbose=False, **wrong)
 
 

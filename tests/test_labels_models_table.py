@@ -8,18 +8,19 @@ import torch
 from sklearn.datasets import make_multilabel_classification
 from torch.testing import assert_close
 
-from rsoftmax.labels import LabelNetwork, SparseLabelClassifier, TableModel
+from rsoftmax.labels import HeadOptions, LabelNetwork, SparseLabelClassifier, TableModel, TrainingOptions
 from rsoftmax.labels.estimators.features import Preprocessing, normal_quantile
 from rsoftmax.labels.models.table import TableConfig
 
 ROWS, LABELS = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+SHORT, FAST = TrainingOptions(max_epochs=2), TrainingOptions(lr=1e-2)
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def test_one_network_predicts_the_mean_of_several() -> None:
     X, Y = make_multilabel_classification(120, n_classes=4, random_state=0)
     for hidden in ((8,), ()):
-        several = SparseLabelClassifier(n_estimators=3, max_epochs=3, hidden_layer_sizes=hidden, average="macro").fit(
+        several = SparseLabelClassifier(n_estimators=3, training=SHORT, hidden_layer_sizes=hidden, average="macro").fit(
             X, Y
         )
         one = TableModel.from_classifier(several, [f"x{i}" for i in range(20)], list("abcd"))
@@ -31,18 +32,20 @@ def test_one_network_predicts_the_mean_of_several() -> None:
 def test_networks_whose_rate_reads_the_logits_are_converted_one_at_a_time() -> None:
     X, Y = make_multilabel_classification(60, n_classes=4, random_state=0)
     names = [f"x{i}" for i in range(20)]
-    model = SparseLabelClassifier(n_estimators=1, max_epochs=2, rule="rate", random_state=0).fit(X, Y)
+    model = SparseLabelClassifier(n_estimators=1, training=SHORT, head=HeadOptions(rule="rate"), random_state=0).fit(
+        X, Y
+    )
     one = TableModel.from_classifier(model, names, list("abcd"))
     assert ((one.outputs(X).probs > 0).numpy() == model.predict(X)).all()
     with pytest.raises(ValueError, match="networks with rule='rate' cannot be merged; pass n_estimators=1"):
-        TableModel(names).fit(X.tolist(), [["a"]] * 60, rule="rate")
+        TableModel(names).fit(X.tolist(), [["a"]] * 60, head=HeadOptions(rule="rate"))
 
 
 def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
     rng = np.random.default_rng(0)
     X = np.stack([rng.normal(size=400), rng.integers(0, 4, 400), np.full(400, 7), rng.lognormal(size=400)], 1)
     Y = np.stack([X[:, 0] > 0, X[:, 1] > 1], 1)
-    model = SparseLabelClassifier(n_estimators=1, max_epochs=1, random_state=0).fit(X[:300], Y[:300])
+    model = SparseLabelClassifier(n_estimators=1, training=SHORT, random_state=0).fit(X[:300], Y[:300])
     asked = np.concatenate([X, 3 * X - 5]).astype(np.float32)
     prepared = Preprocessing.of(model._preprocessing)(torch.from_numpy(asked))
     assert_close(prepared.numpy(), model._preprocess(asked), atol=1e-4, rtol=0, check_dtype=False)
@@ -51,7 +54,7 @@ def test_features_are_prepared_as_scikit_learn_prepares_them() -> None:
 
 
 def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: Path) -> None:
-    model = TableModel(["u", "v"], average="samples").fit(ROWS, LABELS, n_estimators=2, max_epochs=2)
+    model = TableModel(["u", "v"], average="samples").fit(ROWS, LABELS, n_estimators=2, training=SHORT)
     model.save(tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"README.md", "config.json", "model.safetensors"}
     again = TableModel.load(tmp_path / "model")
@@ -63,15 +66,15 @@ def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: P
 
 @pytest.mark.train
 def test_a_single_label_is_trained_too() -> None:
-    table = TableModel(["u"]).fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, n_estimators=2, lr=1e-2)
+    table = TableModel(["u"]).fit([[0.0], [1.0]] * 9, [[], ["a"]] * 9, n_estimators=2, training=FAST)
     rows = table.predict([[0.0], [1.0]], every_label=True)
     assert rows[0]["a"] < rows[1]["a"]
     known = torch.tensor([[0.0], [1.0]] * 9)
     gaps = torch.cat([known, torch.full((9, 1), torch.nan)])
     items = [[0.0], [1.0]] * 9 + [[0.0]] * 9
-    other = TableModel(["u"], ["a"]).fit(items, gaps, n_estimators=2, lr=1e-2)
+    other = TableModel(["u"], ["a"]).fit(items, gaps, n_estimators=2, training=FAST)
     assert other.predict([[0.0], [1.0]], every_label=True) == rows
-    with pytest.raises(ValueError, match="no row of y has a label"):
+    with pytest.raises(ValueError, match="no sample has a label"):
         TableModel(["u"], ["a"]).fit([[0.0], [1.0]], [[], []])
 
 
@@ -94,7 +97,7 @@ def test_rows_must_be_finite_numbers_of_every_feature() -> None:
         model.predict([[1.0, 2.0, 3.0]])
     with pytest.raises(ValueError, match=r"expected 1 features per row, \['u'\], got 2"):
         TableModel(["u"]).fit(ROWS, LABELS)
-    with pytest.raises(ValueError, match="no row has a label"):
+    with pytest.raises(ValueError, match="no sample has a label"):
         TableModel(["u", "v"]).fit(ROWS, [[]] * 27)
 
 
@@ -140,6 +143,6 @@ def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
         TableModel(["u", "v"], ["a", "b"]).fit(x.tolist(), y, guarantee={"recall": 0.99})
     with pytest.raises(ValueError, match="pass either recall or precision"):
         again.guarantee(rows, labels)
-    counted = TableModel(["u", "v"]).fit(ROWS, LABELS, rule="rate", n_estimators=1, max_epochs=1)
+    counted = TableModel(["u", "v"]).fit(ROWS, LABELS, head=HeadOptions(rule="rate"), n_estimators=1, training=SHORT)
     with pytest.raises(ValueError, match="a threshold needs rule='expected_f1', got rule='rate'"):
         counted.guarantee(ROWS, LABELS, recall=0.8)

@@ -5,7 +5,7 @@ its commands through the entry points of the group ``rsoftmax.commands``: functi
 application and add commands to it.
 """
 
-from importlib.metadata import entry_points
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +33,7 @@ class _WithLab(TyperGroup):
         name, *rest = args
         if name not in LAB:
             return super().resolve_command(ctx, args)
-        registered = entry_points(group="rsoftmax.commands")
+        registered = metadata.entry_points(group="rsoftmax.commands")
         if not registered:
             raise typer.BadParameter(f"`rsoftmax {name}` is part of rsoftmax-lab; run: pip install rsoftmax-lab")
         lab = typer.Typer(rich_markup_mode=None)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.estimators.classifier import *  # noqa: F403
     from rsoftmax.labels.estimators.expected_f1 import *  # noqa: F403
     from rsoftmax.labels.estimators.features import *  # noqa: F403
+    from rsoftmax.labels.estimators.options import *  # noqa: F403
     from rsoftmax.labels.estimators.risk_control import *  # noqa: F403
     from rsoftmax.labels.evaluation import *  # noqa: F403
     from rsoftmax.labels.head import *  # noqa: F403
@@ -56,9 +57,10 @@ else:
             "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",
             "models.table": "TableModel",
-            "estimators.classifier": "PLAIN SparseLabelClassifier",
+            "estimators.classifier": "SparseLabelClassifier",
             "estimators.expected_f1": "ExpectedF1Classifier",
             "estimators.features": "Embedder",
+            "estimators.options": "PLAIN HeadOptions TrainingOptions",
             "estimators.risk_control": "RiskControlledClassifier",
         },
         extra="labels",

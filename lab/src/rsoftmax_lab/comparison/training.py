@@ -104,7 +104,7 @@ def fit_and_score(run: Training, data: Data) -> dict[str, Any]:
     model = SparseLabelClassifier(**USERS[run.method].head, random_state=run.seed)
     start = time.perf_counter()
     model.fit(data.train.X, data.train.Y, validation=(data.validation.X, data.validation.Y))
-    seconds, epochs = time.perf_counter() - start, len(model.estimators_[0].history)
+    seconds, epochs = time.perf_counter() - start, len(model.history_)
     validation, test = (
         outputs(model.decision_function(rows.X), model.predict_distribution(rows.X), rows.Y, rows.ignored)
         for rows in (data.validation, data.test)
@@ -151,7 +151,7 @@ class _Outputs(NamedTuple):
     def by(cls, model: SparseLabelClassifier, data: Data, weights: dict[str, Tensor] | None = None) -> "_Outputs":
         """The outputs of the current network, or with the weights of an epoch."""
         if weights is not None:
-            model.estimators_[0].module_.load_state_dict(weights)
+            model.estimators_[0].load_state_dict(weights)
         return cls(_forward(model, data.validation), _forward(model, data.test))
 
 
@@ -161,7 +161,7 @@ def _score(outputs: Outputs, decide: Decision) -> dict[str, float]:
 
 def _forward(model: SparseLabelClassifier, rows: Rows) -> Outputs:
     """``decision_function`` and ``predict_proba`` in one forward pass."""
-    module = model.estimators_[0].module_.eval()
+    module = model.estimators_[0].eval()
     with torch.no_grad():
         batches = [module(_dense(rows.X[i : i + 1024])) for i in range(0, len(rows.Y), 1024)]
     z = [output.scores.margins for output in batches]
@@ -173,4 +173,4 @@ def _dense(X: Matrix) -> Tensor:
 
 
 def _weights(model: SparseLabelClassifier) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.estimators_[0].module_.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in model.estimators_[0].state_dict().items()}

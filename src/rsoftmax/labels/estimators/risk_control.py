@@ -8,10 +8,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rsoftmax.labels.estimators.expected_f1 import Array, LabelMetaClassifier, Split, constant_labels
+from rsoftmax.labels.estimators.meta import Array, LabelMetaClassifier, Split, constant_labels, list_names
 from rsoftmax.labels.estimators.targets import Matrix
 from rsoftmax.labels.risk_control import By, guaranteed_threshold
 
@@ -65,7 +64,7 @@ class RiskControlledClassifier(LabelMetaClassifier):
     References: Angelopoulos et al., Conformal risk control (2022), Learn then test (2021).
     """
 
-    _other_weights = "the weights are not used"
+    _use_of_weights = "the weights are not used"
 
     def __init__(
         self,
@@ -107,51 +106,48 @@ class RiskControlledClassifier(LabelMetaClassifier):
         X, Y, weight = self._check(X, y, sample_weight)
         routed = self._route(weight, fit_params)
         splits = self._splits(X, Y, routed)
-        held_out, self.models_ = self._cross_fit(X, Y, splits, routed)
-        rows = splits[0][1] if splits else np.arange(len(Y))
+        held_out, models = self._cross_fit(X, Y, splits, routed)
+        test = splits[0][1] if splits else np.arange(len(Y))
         self._constant = constant_labels(Y[splits[0][0]]) if splits else np.full(Y.shape[1], np.nan)
-        u = torch.from_numpy(self._fill(held_out[0][rows]))
-        self.thresholds_ = self._thresholds(u, torch.from_numpy(Y[rows].astype(np.float64))).numpy()
-        self._copy_attributes(self.models_)
+        u, known = torch.from_numpy(self._fill(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
+        self.thresholds_ = self._fit_thresholds(u, known).numpy()
+        self.models_ = models
         return self
 
-    def _thresholds(self, u: Tensor, y: Tensor) -> Tensor:
+    def _fit_thresholds(self, u: Tensor, y: Tensor) -> Tensor:
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
         thresholds, controlled = guaranteed_threshold(u, y, **level)
         self.uncontrolled_ = self.classes_[~controlled.numpy()]
         if len(self.uncontrolled_):
-            listed = ", ".join(map(repr, self.uncontrolled_[:5].tolist()))
-            listed += ", ..." if len(self.uncontrolled_) > 5 else ""
             warnings.warn(
-                f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out rows"
-                f" for a guarantee and take the threshold of all labels: {listed}",
+                f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out samples"
+                f" for a guarantee and take the threshold of all labels: {list_names(self.uncontrolled_)}",
                 stacklevel=4,
             )
         return thresholds
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Any) -> list[Split]:
         """One split, drawn without looking at the labels."""
-        if len(self._estimators()) > 1:
+        if len(self._named_estimators()) > 1:
             raise ValueError(f"{self._owner}: needs one estimator, got a list; ExpectedF1Classifier averages several")
         if isinstance(self.estimator, FrozenEstimator):
             return []
         if isinstance(self.cv, int | float | np.number) and self.cv > 0:
-            aside = round(len(Y) * (self.cv if self.cv < 1 else 1 / self.cv))
+            n = round(len(Y) * (self.cv if self.cv < 1 else 1 / self.cv))
             order = check_random_state(self.random_state).permutation(len(Y))
-            splits = [(np.sort(order[aside:]), np.sort(order[:aside]))]
+            splits = [(np.sort(order[n:]), np.sort(order[:n]))]
         else:
             splits = super()._splits(X, Y, routed)
         if len(splits) != 1 or not all(map(len, splits[0])):
             raise ValueError(
-                f"{self._owner}: cv must hold out one part of at least two rows, got cv={self.cv!r} and n_samples ="
+                f"{self._owner}: cv must hold out one part of at least two samples, got cv={self.cv!r} and n_samples ="
                 f" {len(Y)}"
             )
         return splits
 
-    def _odds(self, X: Matrix) -> Array:
-        check_is_fitted(self, "thresholds_")
-        return self._check_odds(self._fill(self.models_[0][0].log_odds(X)))
+    def _log_odds(self, X: Matrix) -> Array:
+        return self.models_[0][0].log_odds(X)
 
-    def _decide(self, odds: Array) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = odds >= self.thresholds_
-        return found
+    def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
+        labels: NDArray[np.bool_] = log_odds >= self.thresholds_
+        return labels

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
-from rsoftmax.labels.estimators.ensemble import check_mergeable, merge, training_rows
+from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
 from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, check_names, hold_out, targets
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
@@ -72,7 +72,7 @@ class TableModel(BaseLabelModel, nn.Module):
 
     Example:
         >>> rows, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
-        >>> model = TableModel(["u", "v"]).fit(rows, y, n_estimators=2, lr=1e-2)
+        >>> model = TableModel(["u", "v"]).fit(rows, y, n_estimators=2)
         >>> model.predict_labels([[1.0, 0.0]])
         [['a']]
 
@@ -109,18 +109,12 @@ class TableModel(BaseLabelModel, nn.Module):
         """
         self.config.labels = self.labels or sorted({name for labels in y for name in labels})
         y = targets(rows, y, self.names)
-        if not self.names:
-            raise ValueError("TableModel: no row has a label; pass at least one label")
         self.config.categories = _categories(rows, self.config.features)
         x = self._encode(rows)
         (train, y), held_out = hold_out(range(len(rows)), y, guarantee or {}, random_state)
-        if isinstance(weights := settings.get("class_weight"), Mapping):  # a single label is "it": training_rows
-            columns = {name: index if len(self.names) > 1 else "it" for index, name in enumerate(self.names)}
-            settings["class_weight"] = {columns.get(name, name): weight for name, weight in weights.items()}
         settings |= {"random_state": random_state, "verbose": int(verbose)}
         classifier = SparseLabelClassifier(average=self.average, **settings)
-        check_mergeable(classifier)
-        self._take_over(classifier.fit(*training_rows(x[list(train)], y)))
+        self._take_over(fit_mergeable(classifier, x[list(train)], y, self.names))
         if held_out is None:
             return self
         return self.guarantee([rows[i] for i in held_out[0]], held_out[1], verbose=verbose, **(guarantee or {}))
@@ -142,13 +136,16 @@ class TableModel(BaseLabelModel, nn.Module):
         return model.eval()
 
     def _take_over(self, classifier: SparseLabelClassifier) -> None:
-        if classifier.preprocessing is None:
+        if classifier._preprocessing is None:
             raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
         d, config = classifier.n_features_in_, self.config
         self.preprocessing = Preprocessing.of(classifier._preprocessing)
         self.network = merge(classifier, torch.zeros(d), torch.ones(d))
         config.quantiles, config.hidden = self.preprocessing.quantiles.shape[1], self.network.width
-        config.head, config.evaluation = classifier._head(), classifier.evaluation_.rename(self.names).as_dict()
+        config.head, config.evaluation = (
+            classifier._head_arguments(),
+            classifier.evaluation_.rename(self.names).as_dict(),
+        )
         self.eval()
 
     @property

@@ -82,7 +82,9 @@ def test_every_kind_of_guarantee_can_be_asked_for() -> None:
 
 def test_labels_with_too_few_rows_are_named() -> None:
     rare = np.column_stack([Y, np.arange(900) % 100 == 0]).astype(int)
-    with pytest.warns(UserWarning, match="1 of 6 labels have too few held-out rows for a guarantee .* all labels: 5"):
+    with pytest.warns(
+        UserWarning, match="1 of 6 labels have too few held-out samples for a guarantee .* all labels: 5"
+    ):
         model = controlled(recall=0.9, by="label").fit(X[TRAIN], rare[TRAIN])
     assert model.uncontrolled_.tolist() == [5]
     assert np.isfinite(model.thresholds_).all()
@@ -111,7 +113,7 @@ def test_impossible_requests_say_what_works() -> None:
         ({"precision": 0.9}, "not monotone in the threshold; pass confidence=0.95"),
         ({"recall": 1.2}, r"the level must be in \(0, 1\), got 1\.2"),
         ({"recall": 0.999}, r"a recall of 0\.999 cannot be guaranteed with \d+ held-out rows: it takes at least 999"),
-        ({"recall": 0.9, "cv": ShuffleSplit(3)}, "cv must hold out one part of at least two rows"),
+        ({"recall": 0.9, "cv": ShuffleSplit(3)}, "cv must hold out one part of at least two samples"),
         ({"recall": 0.9, "estimator": [LOGISTIC, LOGISTIC]}, "needs one estimator, got a list"),
     ]
     for settings, message in cases:

@@ -30,7 +30,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier
-from rsoftmax.labels.estimators.expected_f1 import FoldModel
+from rsoftmax.labels.estimators.meta import FoldModel
 from rsoftmax.labels.estimators.targets import stratified_folds
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
@@ -405,7 +405,7 @@ def test_no_row_is_left_without_a_label_if_every_row_has_one() -> None:
 
 
 def test_advice_names_options_that_the_class_has() -> None:
-    with pytest.raises(ValueError, match=r"'a;b', which looks like .*; for labels pass y=\[row\.split\(';'\)") as error:
+    with pytest.raises(ValueError, match=r"'a;b', which looks like .*; for labels pass y=\[.*\.split\(';'\)") as error:
         behind().fit(X[:4], ["a;b", "b", "a;b", "b"])
     assert "label_separator" not in str(error.value)
 
@@ -416,7 +416,7 @@ def test_an_estimator_that_answers_nan_is_not_believed() -> None:
             return np.full((len(X), 5), np.nan)
 
     model = behind(FrozenEstimator(Broken().fit(X, Y))).fit(X, Y)
-    with pytest.raises(ValueError, match="an estimator returned NaN for 100 rows"):
+    with pytest.raises(ValueError, match="an estimator returned NaN for 100 samples"):
         model.predict(X[TEST])
 
 
