@@ -72,9 +72,9 @@ def train(
 
     modality, column = _one_input({"text": text, "image": image, "features": features})
     parameter = parameters(context)
-    options = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
+    options: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     options = {name: value for name, value in options.items() if value is not None}
-    level = {"recall": recall, "precision": precision, "confidence": confidence}
+    level: dict[str, Any] = {"recall": recall, "precision": precision, "confidence": confidence}
     level = {name: value for name, value in level.items() if value is not None}
     table_only, no_level = modality == "features", recall is None and precision is None
     _refuse_unused(

@@ -39,7 +39,7 @@ def mapping_gradients(logits: list[float], parameters: dict[str, float]) -> dict
 
 def _with_parameters(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]]:
     """The mappings, with their parameters filled in, by title."""
-    mappings = {}
+    mappings: dict[str, Callable[[Tensor], Tensor]] = {}
     for name, spec in MAPPINGS.items():
         values = {option.name: parameters[option.name] for option in spec.options if option.name in parameters}
         if spec.parameter is not None:

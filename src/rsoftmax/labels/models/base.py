@@ -109,8 +109,49 @@ class BaseLabelModel(ABC):
         """Run the model on tensors and decode."""
 
     @abstractmethod
+    def check(self, items: Sequence[Any]) -> Sequence[Any]:
+        """The items, as a sequence with integer indices; raises unless the model can read them."""
+
+    @abstractmethod
+    def train_on(
+        self, items: Sequence[Any], y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **rest: Any
+    ) -> Evaluation:
+        """Train on checked items, see :meth:`fit`, and evaluate on held-out ones."""
+
+    @abstractmethod
     def save(self, folder: str | Path) -> None:
-        """Save the model as a folder."""
+        """Save the model as a folder, which the class method ``load`` reads."""
+
+    def fit(
+        self,
+        items: Sequence[Any],
+        y: Labels,
+        *,
+        validation: tuple[Sequence[Any], Labels] | None = None,
+        guarantee: dict[str, Any] | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Train; :attr:`evaluation` is then the one on held-out items.
+
+        Args:
+            items: texts; images as paths or Pillow images; or rows with a value for each feature.
+            y: the names for each item, or a matrix of 0 and 1.
+            validation: held-out items and labels. None: cross-validation.
+            guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
+            random_state: the random seed.
+            verbose: show progress bars.
+            settings: further arguments of :class:`rsoftmax.labels.SparseLabelClassifier`, which trains the network.
+        """
+        (items, y), held_out = self._checked(items, y), None
+        if guarantee:
+            (items, y), held_out = split(items, y, random_state, HELD_OUT)
+            guaranteed_threshold(held_out[1].nan_to_num().double(), held_out[1].double(), **guarantee)  # at best
+        checked = None if validation is None else self._checked(*validation)
+        scores = self.train_on(items, y, checked, random_state=random_state, verbose=verbose, **settings)
+        self.config.evaluation = scores.as_dict()
+        return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
 
     def metadata(self) -> dict[str, Any]:
         """What a program that has only the exported model needs to know about its tensors."""
@@ -168,7 +209,7 @@ class BaseLabelModel(ABC):
             verbose: show a progress bar.
         """
         names = [*self.names, *([] if strict else unknown_labels(y, self.names))]
-        y, more = targets(items, y, names), (0, len(names) - len(self.names))
+        (items, y), more = self._checked(items, y, names), (0, len(names) - len(self.names))
         output = self.outputs(items, verbose=verbose)
         return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.labels, more), y, names)
 
@@ -186,7 +227,8 @@ class BaseLabelModel(ABC):
         Raises:
             ValueError: these items cannot guarantee the level; the message says how many are needed.
         """
-        y, x = targets(items, y, self.names), self.embed(items, verbose=verbose)
+        items, y = self._checked(items, y)
+        x = self.embed(items, verbose=verbose)
         log_odds = self._decode(x).log_odds
         assert log_odds is not None  # the head computes them
         threshold, controlled = guaranteed_threshold(log_odds, y.double(), **level)
@@ -204,6 +246,14 @@ class BaseLabelModel(ABC):
         self.update_config({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, scores)
         return self
 
+    def _checked(self, items: Sequence[Any], y: Labels, names: Sequence[str] | None = None) -> Part:
+        """Items and their labels as a matrix; raises unless there are as many."""
+        items, matrix = self.check(items), indicator(y, names or self.names)
+        if len(items) != len(matrix) or not len(matrix):
+            counts = f"{len(items)} and {len(matrix)}"
+            raise ValueError(f"there must be as many items as labels, and at least one; got {counts}")
+        return items, matrix
+
     @torch.inference_mode()
     def _decode(self, x: Tensor) -> Output:
         """Labels from features, on the CPU."""
@@ -215,26 +265,6 @@ class BaseLabelModel(ABC):
                 " check the weights for NaN"
             )
         return output
-
-
-def targets(items: Sequence[Any], y: Labels, names: Sequence[str]) -> Tensor:
-    """The labels of items as a matrix [items, K]; raises ValueError unless there is one row for each item."""
-    matrix = indicator(y, names)
-    if len(items) != len(matrix) or not len(matrix):
-        raise ValueError(f"there must be as many items as labels, and at least one; got {len(items)} and {len(matrix)}")
-    return matrix
-
-
-def hold_out(items: Sequence[Any], y: Tensor, level: dict[str, Any], random_state: int) -> tuple[Part, Part | None]:
-    """Items to train on, and a fifth for :meth:`BaseLabelModel.guarantee` if a level is given.
-
-    Raises ValueError at once if the fifth could not guarantee the level even with perfect scores.
-    """
-    if not level:
-        return (items, y), None
-    train, held_out = split(items, y, random_state, HELD_OUT)
-    guaranteed_threshold(held_out[1].nan_to_num().double(), held_out[1].double(), **level)
-    return train, held_out
 
 
 def split(items: Sequence[Any], y: Tensor, random_state: int, fraction: float) -> tuple[Part, Part]:

@@ -19,7 +19,7 @@ from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models import finetuning
-from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names, hold_out, targets
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
 from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
@@ -342,44 +342,52 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """The indices of texts with more than ``max_tokens`` tokens."""
         return self.inputs.truncated(items)
 
-    def fit(
-        self,
-        items: Sequence[Any],
-        y: Labels,
-        *,
-        validation: tuple[Sequence[Any], Labels] | None = None,
-        finetune: bool = False,
-        guarantee: dict[str, Any] | None = None,
-        random_state: int = 0,
-        verbose: bool = False,
-        **settings: Any,
-    ) -> Self:
-        """Train on texts or images; :attr:`evaluation` then holds the evaluation on held-out items.
+    def fit(self, items: Sequence[Any], y: Labels, *, finetune: bool = False, **settings: Any) -> Self:
+        """Train on texts or images, as in :meth:`BaseLabelModel.fit`.
 
         Args:
             items: texts, or images as paths or Pillow images.
             y: the names for each item, or a matrix of 0 and 1.
-            validation: held-out items and labels. None: cross-validation, or a tenth of the items with ``finetune``.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
-                is trained, which takes seconds to minutes.
-            guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
-            random_state: the random seed.
-            verbose: show progress bars.
-            settings: with ``finetune`` those of :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr,
-                batch_size, patience, checkpoints), otherwise those of :class:`rsoftmax.labels.SparseLabelClassifier`.
-
-        Needs ``pip install 'rsoftmax[sklearn]'`` unless ``finetune``.
+                is trained, which takes seconds to minutes, and needs ``pip install 'rsoftmax[sklearn]'``.
+            settings: validation, guarantee, random_state, verbose; with ``finetune`` also those of
+                :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr, batch_size, patience, checkpoints), and
+                validation is a tenth of the items by default; otherwise those of :class:`SparseLabelClassifier`.
         """
-        part, held_out = hold_out(*self._check(items, y), guarantee or {}, random_state)
-        train = finetuning.finetune if finetune else _fit_head
-        held_out_by_user = None if validation is None else self._check(*validation)
-        scores = train(self, *part, held_out_by_user, random_state=random_state, verbose=verbose, **settings)
-        self.config.evaluation = scores.as_dict()
-        return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
+        return super().fit(items, y, finetune=finetune, **settings)
 
-    def _check(self, items: Sequence[Any], y: Labels) -> Part:
-        items = self.inputs.check(items)
-        return items, targets(items, y, self.names)
+    def check(self, items: Sequence[Any]) -> list[Any]:
+        """The items as a list; raises unless all are texts, or images."""
+        return self.inputs.check(items)
+
+    def train_on(
+        self,
+        items: Sequence[Any],
+        y: Tensor,
+        validation: Part | None,
+        *,
+        random_state: int,
+        verbose: bool,
+        finetune: bool = False,
+        **settings: Any,
+    ) -> Evaluation:
+        """Train the head, or all of the model, and evaluate on held-out items.
+
+        The networks of a classifier, merged into one, its calibration and its thresholds become those of the model.
+        """
+        settings |= {"random_state": random_state, "verbose": verbose}
+        if finetune:
+            return finetuning.finetune(self, items, y, validation, **settings)
+        try:
+            from rsoftmax.labels.estimators.ensemble import fit_features
+        except ImportError as missing:
+            raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
+        x = self.embed(items, verbose=verbose)
+        held_out = None if validation is None else (self.embed(validation[0], verbose=verbose), validation[1])
+        network, scores = fit_features(x, y, held_out, self.names, self.config.head, **settings)
+        self.network = network.to(self.device)
+        self.config.hidden = network.width
+        return scores
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; batch normalisation keeps its pre-trained statistics."""
@@ -388,26 +396,6 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             if isinstance(module, BATCH_NORMS):
                 module.eval()
         return self
-
-
-def _fit_head(
-    model: LabelModel, items: Sequence[Any], y: Tensor, held_out: Part | None, *, verbose: bool, **settings: Any
-) -> Evaluation:
-    """Embed every item once, then train a head as :class:`rsoftmax.labels.SparseLabelClassifier` does.
-
-    The classifier's networks, merged into one, its calibration and its thresholds become those of the model.
-    """
-    try:
-        from rsoftmax.labels.estimators.ensemble import fit_features
-    except ImportError as missing:
-        raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
-    x = model.embed(items, verbose=verbose)
-    validation = None if held_out is None else (model.embed(held_out[0], verbose=verbose), held_out[1])
-    settings["verbose"] = int(verbose)
-    network, scores = fit_features(x, y, validation, model.names, model.config.head, **settings)
-    model.network = network.to(model.device)
-    model.config.hidden = network.width
-    return scores
 
 
 @torch.inference_mode()

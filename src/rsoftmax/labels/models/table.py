@@ -15,7 +15,8 @@ from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
-from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, check_names, hold_out, targets
+from rsoftmax.labels.evaluation import Evaluation
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
 
@@ -87,43 +88,37 @@ class TableModel(BaseLabelModel, nn.Module):
         self.labels, self.average = None if labels is None else check_names(labels), average
         self.config = TableConfig(check_names(features, "features"), self.labels or [])
 
-    def fit(
-        self,
-        rows: Rows,
-        y: Labels,
-        *,
-        guarantee: dict[str, Any] | None = None,
-        random_state: int = 0,
-        verbose: bool = False,
-        **settings: Any,
-    ) -> Self:
-        """Train a :class:`SparseLabelClassifier` and take over its network.
+    def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
+        """Train on rows, as in :meth:`BaseLabelModel.fit`.
 
         Args:
-            rows: a value for each feature; a column holds numbers only, or texts only.
+            items: a value for each feature; a column contains numbers only, or texts only.
             y: the names for each row, or a matrix of 0 and 1.
-            guarantee: hold out a fifth of the rows and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
-            random_state: the random seed.
-            verbose: show progress.
-            settings: further arguments of :class:`SparseLabelClassifier`.
+            settings: validation, guarantee, random_state, verbose, and those of :class:`SparseLabelClassifier`.
         """
         self.config.labels = self.labels or sorted({name for labels in y for name in labels})
-        y = targets(rows, y, self.names)
-        self.config.categories = _categories(rows, self.config.features)
-        x = self._encode(rows)
-        (train, y), held_out = hold_out(range(len(rows)), y, guarantee or {}, random_state)
+        self.config.categories = _categories(items, self.config.features)
+        return super().fit(items, y, **settings)
+
+    def check(self, items: Rows) -> Rows:
+        """The rows; raises unless all have finite numbers and texts where they belong."""
+        self._encode(items)
+        return items
+
+    def train_on(
+        self, items: Rows, y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **settings: Any
+    ) -> Evaluation:
+        """Train a :class:`SparseLabelClassifier` and take over its networks, merged into one, and its evaluation."""
         settings |= {"random_state": random_state, "verbose": int(verbose)}
         classifier = SparseLabelClassifier(average=self.average, **settings)
-        self._take_over(fit_mergeable(classifier, x[list(train)], y, self.names))
-        if held_out is None:
-            return self
-        return self.guarantee([rows[i] for i in held_out[0]], held_out[1], verbose=verbose, **(guarantee or {}))
+        held_out = None if validation is None else (self._encode(validation[0]), validation[1])
+        return self._take_over(fit_mergeable(classifier, self._encode(items), y, self.names, held_out))
 
     @classmethod
     def from_classifier(cls, classifier: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:
         """Convert a classifier that was fitted on dense features."""
         model = cls(features, labels)
-        model._take_over(classifier)
+        model.config.evaluation = model._take_over(classifier).as_dict()
         return model
 
     @classmethod
@@ -135,18 +130,16 @@ class TableModel(BaseLabelModel, nn.Module):
         model.network = LabelNetwork(d, len(config.labels), config.hidden, **config.head)
         return model.eval()
 
-    def _take_over(self, classifier: SparseLabelClassifier) -> None:
+    def _take_over(self, classifier: SparseLabelClassifier) -> Evaluation:
         if classifier._preprocessing is None:
             raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
         d, config = classifier.n_features_in_, self.config
         self.preprocessing = Preprocessing.of(classifier._preprocessing)
         self.network = merge(classifier, torch.zeros(d), torch.ones(d))
         config.quantiles, config.hidden = self.preprocessing.quantiles.shape[1], self.network.width
-        config.head, config.evaluation = (
-            classifier._head_arguments(),
-            classifier.evaluation_.rename(self.names).as_dict(),
-        )
+        config.head = classifier._head_arguments()
         self.eval()
+        return classifier.evaluation_.rename(self.names)
 
     @property
     def modality(self) -> Literal["features"]:
