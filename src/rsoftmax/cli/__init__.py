@@ -46,8 +46,8 @@ class _WithLab(TyperGroup):
 app = typer.Typer(cls=_WithLab, help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"rsoftmax {__version__}")
         raise typer.Exit
 

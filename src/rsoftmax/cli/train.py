@@ -76,13 +76,11 @@ def train(
     options = {name: value for name, value in options.items() if value is not None}
     level: dict[str, Any] = {"recall": recall, "precision": precision, "confidence": confidence}
     level = {name: value for name, value in level.items() if value is not None}
-    table_only, no_level = modality == "features", recall is None and precision is None
+    is_table, no_level = modality == "features", recall is None and precision is None
+    encoder_options = {"encoder": encoder, "finetune": finetune, "validation": validation, "attention": attention}
     _refuse_unused(
         {
-            "--encoder": (encoder and table_only, "--text or --image"),
-            "--finetune": (finetune and table_only, "--text or --image"),
-            "--validation": (validation and table_only, "--text or --image"),
-            "--attention": (attention and table_only, "--text or --image"),
+            **{f"--{name}": (value and is_table, "--text or --image") for name, value in encoder_options.items()},
             "--max-tokens": (max_tokens and modality != "text", "--text"),
             "--epochs": (epochs is not None and not finetune, "--finetune"),
             "--by": (by != "samples" and no_level, "--recall or --precision"),
@@ -91,38 +89,36 @@ def train(
         }
     )
     with usage_errors("--out"):
-        check_writable(out, TABLE if table_only else LABELS)
+        check_writable(out, TABLE if is_table else LABELS)
     with usage_errors("DATA"):
         table = read(data)
         items, y = read_items(table, modality, column), table.labels(labels, separator)
         names = _names(table, y, labels, separator)
+    model = _new_model(modality, column, names, average, encoder, max_tokens)
+    if attention is not None:
+        with usage_errors("--attention"):
+            from rsoftmax.attention.transformers import set_attention
+
+            set_attention(model, attention, **parameter)  # type: ignore[arg-type]
     settings: dict[str, Any] = {"random_state": seed, "verbose": True, "guarantee": level and {**level, "by": by}}
+    if validation is not None:
+        with usage_errors("--validation"):
+            held_out = read(validation)
+            settings["validation"] = read_items(held_out, modality, column), held_out.labels(labels, separator)
     columns = {modality: column, "labels": labels, "separator": separator}
-    model: BaseLabelModel
-    if table_only:
-        model = _table_model(column, names, average)
-    else:
-        with usage_errors("--encoder"):
-            model = _label_model(encoder or ENCODERS[modality], modality, names, average, max_tokens)
-        if attention is not None:
-            with usage_errors("--attention"):
-                _set_attention(model, attention, parameter)
-        if validation is not None:
-            with usage_errors("--validation"):
-                held_out = read(validation)
-                settings["validation"] = read_items(held_out, modality, column), held_out.labels(labels, separator)
-        with item_errors(table, items):
-            warn_truncated(model, items)
     model.columns.update(columns)
     if finetune:
         choices = (columns, encoder, average, options, validation, attention, parameter, max_tokens, seed, level, by)
         options["checkpoints"] = _checkpoints(out, table.path, *choices)
     with item_errors(table, items), _stoppable(finetune):
+        warn_truncated(model, items)
         model.fit(items, y, **settings, **_training(finetune, options))
     with usage_errors("--out"):
         model.save(out)
     if finetune:
-        _remove(options["checkpoints"])
+        from rsoftmax.labels.models.finetuning import remove_checkpoints
+
+        remove_checkpoints(options["checkpoints"])
     _report(model, out, 0 if validation else len(items))
 
 
@@ -142,21 +138,6 @@ def _refuse_unused(options: dict[str, tuple[Any, str]]) -> None:
             raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
 
 
-def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of training as ``fit`` takes them."""
-    if finetune:
-        return {"finetune": True, **options}
-    from rsoftmax.labels import TrainingOptions
-
-    return {"training": TrainingOptions(**options)}
-
-
-def _set_attention(model: Any, mapping: str, parameter: dict[str, Any]) -> None:
-    from rsoftmax.attention.transformers import set_attention
-
-    set_attention(model, mapping, **parameter)
-
-
 def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> list[str]:
     """All labels; an error if there are none, or if the cells look as if they were not split."""
     names = sorted({name for labels in y for name in labels})
@@ -170,20 +151,29 @@ def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> l
     return names
 
 
-def _label_model(source: str, modality: str, names: list[str], average: Any, max_tokens: int | None) -> Any:
-    from rsoftmax.labels import LabelModel
+def _new_model(
+    modality: str, column: str, names: list[str], average: Any, encoder: str | None, max_tokens: int | None
+) -> "BaseLabelModel":
+    from rsoftmax import labels
 
-    model = LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)
-    if model.modality != modality:
-        raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")
-    return model
+    if modality == "features":
+        with usage_errors("--features"):
+            return labels.TableModel([name.strip() for name in column.split(",")], names, average)
+    source = encoder or ENCODERS[modality]
+    with usage_errors("--encoder"):
+        model = labels.LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)
+        if model.modality != modality:
+            raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")
+        return model
 
 
-def _table_model(column: str, names: list[str], average: Any) -> Any:
-    from rsoftmax.labels import TableModel
+def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of training as ``fit`` takes them."""
+    if finetune:
+        return {"finetune": True, **options}
+    from rsoftmax.labels import TrainingOptions
 
-    with usage_errors("--features"):
-        return TableModel([name.strip() for name in column.split(",")], names, average)
+    return {"training": TrainingOptions(**options)}
 
 
 def _checkpoints(out: Path, data: Path, *settings: Any) -> Path:
@@ -201,12 +191,6 @@ def _stoppable(resumable: bool) -> Iterator[None]:
         left = "rerun the command to resume from the last checkpoint" if resumable else "nothing was written"
         typer.echo(f"\nstopped: {left}", err=True)
         raise typer.Exit(130) from None
-
-
-def _remove(folder: Path) -> None:
-    from rsoftmax.labels.models.finetuning import remove_checkpoints
-
-    remove_checkpoints(folder)
 
 
 def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:

@@ -117,7 +117,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
     Created by :meth:`from_encoder` or :meth:`from_pretrained`, and saved by :meth:`save_pretrained` as one folder with
     its tokenizer or image processor and a model card. It can be trained by the Trainer of transformers, made sparse by
-    ``set_attention``, and loaded by ``AutoModel`` once ``rsoftmax.attention.transformers`` is imported.
+    ``set_attention``, and loaded by ``AutoModel`` once this class is imported.
 
     Args:
         config: its settings.
@@ -206,37 +206,24 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             FileNotFoundError: if there is no model in the folder.
             ValueError: if it is damaged, of another kind, or of a newer version.
         """
-        if not Path(source).is_dir() and is_hub_id(str(source)):
-            try:
-                return cls._load(source, *args, **options)
-            except Exception as error:  # for repositories of other kinds, and without a network, many kinds
-                raise cannot_load(str(source), error) from error
-        settings = read_settings(Path(source), LABELS)
+        with_report = options.pop("output_loading_info", False)
+        options |= {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        is_local = Path(source).is_dir() or not is_hub_id(str(source))
+        settings = read_settings(Path(source), LABELS) if is_local else {}
         try:
             with quiet():
-                config = LabelModelConfig.from_dict(settings)
-                check_names(config.names)
-                _check_shapes(cls, config, Path(source))
-            return cls._load(source, *args, **options)
-        except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
-            raise ValueError(f"{source} is damaged: {error}") from error
-
-    @classmethod
-    def _load(cls, source: str | Path, *args: Any, **options: Any) -> Any:
-        """Load from a folder or the hub, and refuse weights that are not exactly the model's."""
-        with_report = options.pop("output_loading_info", False)
-        safe = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
-        with quiet():
-            loaded: Any = super().from_pretrained(source, *args, **{**options, **safe})
-            model, report = loaded
-            for kind, what in (
-                ("missing_keys", "lacks"),
-                ("unexpected_keys", "has"),
-                ("mismatched_keys", "has another"),
-            ):
-                if names := sorted(map(str, report[kind])):
-                    raise ValueError(f"{WEIGHTS} {what} {names[0]}, unlike the model that {SETTINGS} describes")
-            model.processor = load_processor(source, model.main_input_name)
+                if is_local:
+                    config = LabelModelConfig.from_dict(settings)
+                    check_names(config.names)
+                    _check_shapes(cls, config, Path(source))
+                loaded: Any = super().from_pretrained(source, *args, **options)
+                model, report = loaded
+                for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+                    if names := sorted(map(str, report[kind])):
+                        raise ValueError(f"{WEIGHTS} does not fit {SETTINGS}: {kind.replace('_', ' ')}: {names[0]}")
+                model.processor = load_processor(source, model.main_input_name)
+        except Exception as error:  # for settings edited by hand, and from the hub, transformers raises many kinds
+            raise ValueError(f"{source} is damaged: {error}") if is_local else cannot_load(source, error) from error
         return (model, report) if with_report else model
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]

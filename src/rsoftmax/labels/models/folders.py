@@ -24,24 +24,6 @@ from rsoftmax.labels.models.card import model_card
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
 
-__all__ = [
-    "CARD",
-    "KINDS",
-    "LABELS",
-    "SETTINGS",
-    "TABLE",
-    "WEIGHTS",
-    "check_writable",
-    "is_vacant",
-    "kind_of",
-    "load",
-    "read_settings",
-    "remove",
-    "remove_model",
-    "replacing",
-    "write",
-]
-
 WEIGHTS, SETTINGS, CARD = "model.safetensors", "config.json", "README.md"
 LABELS, TABLE = "rsoftmax-labels", "rsoftmax-table"
 KINDS = {LABELS: "LabelModel", TABLE: "TableModel"}

@@ -91,13 +91,11 @@ def read_layout(source: str) -> Layout:
 
 def _read_json(source: str, name: str) -> Any:
     """A JSON file from a folder or the hub; None if there is none."""
-    path = Path(source, name)
-    if not Path(source).is_dir():
-        try:
-            path = Path(cached_file(source, name) or path)
-        except OSError:  # the hub has none, or cannot be reached
-            return None
-    return json.loads(path.read_bytes()) if path.is_file() else None
+    try:
+        path = cached_file(source, name)
+    except OSError:  # there is none, or the hub cannot be reached
+        return None
+    return json.loads(Path(path).read_bytes()) if path else None
 
 
 def load_processor(source: str | Path, main_input: str) -> Any:
@@ -112,10 +110,10 @@ def load_processor(source: str | Path, main_input: str) -> Any:
     raise ValueError(f"its main input is {main_input}; expected an encoder of texts ({TEXT}) or images ({IMAGE})")
 
 
-def cannot_load(source: str, error: Exception) -> ValueError:
+def cannot_load(source: str | Path, error: Exception) -> ValueError:
     """The error that says in one line why the model cannot be loaded."""
     first = (str(error).strip().splitlines() or [repr(error)])[0]
-    return ValueError(f"cannot load a model from {source!r}: {first}")
+    return ValueError(f"cannot load a model from {str(source)!r}: {first}")
 
 
 class Inputs:

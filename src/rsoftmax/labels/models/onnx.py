@@ -78,17 +78,13 @@ def export(model: BaseLabelModel, path: Path) -> None:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Silence the exporter's notices about packages that are not needed."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(level)
 
 
 @torch.no_grad()

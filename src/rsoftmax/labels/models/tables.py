@@ -74,18 +74,19 @@ class Table:
         """A column of labels: lists, or texts with a separator between labels. An empty cell has no labels."""
         if not separator:
             raise ValueError("the separator of labels is empty; pass the text between two labels, such as ';'")
-        found = []
-        for row, cell in enumerate(self.column(name), 1):
-            labels = cell.split(separator) if isinstance(cell, str) else [] if _is_missing(cell) else cell
-            if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-                wanted = f"a list of labels, or a text like 'a{separator}b'"
-                raise self._error(row, f"{name!r} must be {wanted}, got {cell!r}")
-            found.append([label.strip() for label in labels if label.strip()])
-        return found
+        return [self._labels(row, name, cell, separator) for row, cell in enumerate(self.column(name), 1)]
 
     def as_texts(self, separator: str) -> dict[str, list[str]]:
         """All cells as they are written to CSV: lists are joined by the separator, missing cells are empty."""
         return {name: [_text(cell, separator) for cell in cells] for name, cells in self.cells.items()}
+
+    def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return []
+        labels = cell.split(separator) if isinstance(cell, str) else cell
+        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
+            return [label.strip() for label in labels if label.strip()]
+        raise self._error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         try:
@@ -93,8 +94,8 @@ class Table:
         except (OverflowError, TypeError, ValueError):
             number = math.nan
         if not abs(number) <= FLOAT32_MAX:
-            wanted = f"a number up to {FLOAT32_MAX}, got {cell!r}; fill it in, or delete the row"
-            raise self._error(row, f"{name!r} must be {wanted}")
+            remedy = "fill it in, or delete the row"
+            raise self._error(row, f"{name!r} must be a number up to {FLOAT32_MAX}, got {cell!r}; {remedy}")
         return number
 
     def _error(self, row: int, message: str) -> ValueError:
@@ -154,10 +155,6 @@ def _text(cell: Any, separator: str = ";") -> str:
     if isinstance(cell, list | tuple):
         return separator.join(_text(part, separator) for part in cell)
     return "" if cell is None else str(cell)
-
-
-def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _is_number(cell: str) -> bool:
