@@ -102,14 +102,14 @@ def _mappings_tab() -> None:
     table = gr.Dataframe(
         headers=["mapping", *(f"p {i}" for i in range(1, len(LOGITS) + 1)), "zeros"], interactive=False
     )
+
+    def show_gradients(wanted: bool, *values: float) -> gr.Plot:
+        return gr.Plot(gradients(*values) if wanted else None, visible=wanted)
+
     quiet = {"trigger_mode": "always_last", "show_progress": "hidden"}
     # without explicit triggers: when the page loads and when an input changes
     gr.on(None, _shows_errors(compare), sliders, [bars, table], **quiet)
-    gr.on(None, _shows_errors(_gradients), [wanted, *sliders], slopes, **quiet)
-
-
-def _gradients(wanted: bool, *values: float) -> gr.Plot:
-    return gr.Plot(gradients(*values) if wanted else None, visible=wanted)
+    gr.on(None, _shows_errors(show_gradients), [wanted, *sliders], slopes, **quiet)
 
 
 def _labels_tab(model: LabelModel | None) -> None:

@@ -26,7 +26,11 @@ def compare(*values: float) -> tuple[Figure, list[list[str]]]:
     """
     logits, scaled, parameters = _split(values)
     results = compare_mappings(scaled, parameters)
-    return mappings_figure(results, logits), [_table_line(title, p) for title, p in results.items()]
+    table = [
+        [title, *("0" if value == 0 else readable(value) for value in p.tolist()), str(int((p == 0).sum()))]
+        for title, p in results.items()
+    ]
+    return mappings_figure(results, logits), table
 
 
 def gradients(*values: float) -> Figure:
@@ -40,10 +44,6 @@ def _split(values: tuple[float, ...]) -> tuple[list[float], list[float], dict[st
     logits, (temperature, r, t, k, edge, alpha) = list(values[:-6]), values[-6:]
     parameters = {"r": r, "t": t, "k": k, "alpha": alpha} | ({"edge": edge} if edge < NO_EDGE else {})
     return logits, [logit / temperature for logit in logits], parameters
-
-
-def _table_line(title: str, p: Tensor) -> list[str]:
-    return [title, *("0" if value == 0 else readable(value) for value in p.tolist()), str(int((p == 0).sum()))]
 
 
 def attend(model: str, sentence: str, r: float, layer: float, head: float) -> tuple[Figure, str]:

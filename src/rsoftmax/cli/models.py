@@ -86,23 +86,18 @@ def separator_of(model: "BaseLabelModel") -> str:
 
 @contextmanager
 def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
-    """Report errors in the items of a table with the file and the row."""
+    """Report errors in the items of a table with the file and the row; an image is named by its path."""
     with usage_errors():
         try:
             yield
         except (TypeError, ValueError) as error:
-            raise ValueError(_in_table(str(error), table, items)) from None
-
-
-def _in_table(message: str, table: "Table | None", items: list[Any]) -> str:
-    """A message about an item that names the file and the row; images are named by their paths."""
-    if table is None:
-        return message
-    if match := re.match(r"(?:item|row) (\d+: .*)", message, re.DOTALL):
-        return f"{table.path}, row {match[1]}"
-    rows = (row for row, item in enumerate(items, 1) if isinstance(item, Path) and message.startswith(f"{item}: "))
-    row = next(rows, None)
-    return message if row is None else f"{table.path}, row {row}: {message}"
+            message = str(error)
+            match = re.match(r"(?:item|row) (\d+): (.*)", message, re.DOTALL)
+            paths = (row for row, item in enumerate(items, 1) if message.startswith(f"{item}: "))
+            row = match[1] if match else next(paths, None)
+            if table is None or row is None:
+                raise
+            raise ValueError(f"{table.path}, row {row}: {match[2] if match else message}") from None
 
 
 def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:

@@ -97,22 +97,20 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
         raise typer.BadParameter(f"pass the rows as a table: {', '.join(READERS)}", param_hint="DATA")
     with usage_errors("DATA"):
         if modality == "text":
-            texts = _stdin_lines() if data == ["-"] else _no_files(data)
+            texts = _texts(data)
             return Inputs(texts, texts)
         paths = [image for path in data for image in _images(Path(path))]
     return Inputs(paths, [path.name for path in paths])
 
 
-def _stdin_lines() -> list[str]:
-    try:
-        return [line.rstrip("\r\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        encoding = error.encoding.upper()
-        raise ValueError(f"stdin: byte {error.start} is not valid {encoding}; convert the input") from None
-
-
-def _no_files(texts: list[str]) -> list[str]:
-    """The texts; an error if one names a file, a folder or stdin, whose content would not be read."""
+def _texts(texts: list[str]) -> list[str]:
+    """The texts, or the lines of stdin; an error if a text names a file or folder, whose content would not be read."""
+    if texts == ["-"]:
+        try:
+            return [line.rstrip("\r\n") for line in sys.stdin]
+        except UnicodeDecodeError as error:
+            encoding = error.encoding.upper()
+            raise ValueError(f"stdin: byte {error.start} is not valid {encoding}; convert the input") from None
     for text in texts:
         if text == "-":
             raise ValueError("- reads stdin and cannot be combined with other texts")

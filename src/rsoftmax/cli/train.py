@@ -1,8 +1,6 @@
 """``rsoftmax train``."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -78,16 +76,16 @@ def train(
     level = {name: value for name, value in level.items() if value is not None}
     is_table, no_level = modality == "features", recall is None and precision is None
     encoder_options = {"encoder": encoder, "finetune": finetune, "validation": validation, "attention": attention}
-    _refuse_unused(
-        {
-            **{f"--{name}": (value and is_table, "--text or --image") for name, value in encoder_options.items()},
-            "--max-tokens": (max_tokens and modality != "text", "--text"),
-            "--epochs": (epochs is not None and not finetune, "--finetune"),
-            "--by": (by != "samples" and no_level, "--recall or --precision"),
-            "--confidence": (confidence is not None and no_level, "--recall or --precision"),
-            **{f"--{name}": (attention is None, "--attention") for name in parameter},
-        }
-    )
+    for name, is_unused, needed in (
+        *((f"--{name}", value and is_table, "--text or --image") for name, value in encoder_options.items()),
+        ("--max-tokens", max_tokens and modality != "text", "--text"),
+        ("--epochs", epochs is not None and not finetune, "--finetune"),
+        ("--by", by != "samples" and no_level, "--recall or --precision"),
+        ("--confidence", confidence is not None and no_level, "--recall or --precision"),
+        *((f"--{name}", attention is None, "--attention") for name in parameter),
+    ):
+        if is_unused:
+            raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
     with usage_errors("--out"):
         check_writable(out, TABLE if is_table else LABELS)
     with usage_errors("DATA"):
@@ -109,10 +107,16 @@ def train(
     model.columns.update(columns)
     if finetune:
         choices = (columns, encoder, average, options, validation, attention, parameter, max_tokens, seed, level, by)
-        options["checkpoints"] = _checkpoints(out, table.path, *choices)
-    with item_errors(table, items), _stoppable(finetune):
-        warn_truncated(model, items)
-        model.fit(items, y, **settings, **_training(finetune, options))
+        digest = hashlib.sha256(table.path.read_bytes() + repr(choices).encode()).hexdigest()[:12]
+        options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
+    try:
+        with item_errors(table, items):
+            warn_truncated(model, items)
+            model.fit(items, y, **settings, **_training(finetune, options))
+    except KeyboardInterrupt:
+        left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"
+        typer.echo(f"\nstopped: {left}", err=True)
+        raise typer.Exit(130) from None
     with usage_errors("--out"):
         model.save(out)
     if finetune:
@@ -129,13 +133,6 @@ def _one_input(columns: dict[str, str | None]) -> tuple[str, str]:
         options = " or ".join(f"--{modality}" for modality in columns)
         raise typer.BadParameter(f"pass exactly one of {options}", param_hint=options)
     return chosen[0]
-
-
-def _refuse_unused(options: dict[str, tuple[Any, str]]) -> None:
-    """Raise for an option that would have no effect without another one."""
-    for name, (is_unused, needed) in options.items():
-        if is_unused:
-            raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
 
 
 def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> list[str]:
@@ -174,23 +171,6 @@ def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
     from rsoftmax.labels import TrainingOptions
 
     return {"training": TrainingOptions(**options)}
-
-
-def _checkpoints(out: Path, data: Path, *settings: Any) -> Path:
-    """The folder of the checkpoints: a different one for each combination of data and settings."""
-    digest = hashlib.sha256(data.read_bytes() + repr(settings).encode()).hexdigest()[:12]
-    return out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
-
-
-@contextmanager
-def _stoppable(resumable: bool) -> Iterator[None]:
-    """On Ctrl+C, exit with a message instead of a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        left = "rerun the command to resume from the last checkpoint" if resumable else "nothing was written"
-        typer.echo(f"\nstopped: {left}", err=True)
-        raise typer.Exit(130) from None
 
 
 def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:

@@ -63,7 +63,11 @@ class Table:
             names: the columns.
             categories: those of them that hold texts. None: the columns without any number.
         """
-        texts = {name for name in names if _is_category(self.column(name))} if categories is None else categories
+        texts = categories
+        if texts is None:
+            filled = {name: [cell for cell in self.column(name) if cell not in (None, "")] for name in names}
+            is_text = {name: all(isinstance(c, str) and not _is_number(c) for c in filled[name]) for name in names}
+            texts = {name for name in names if filled[name] and is_text[name]}
         columns = [
             [_text(cell) if name in texts else self._number(row, name, cell) for row, cell in enumerate(cells, 1)]
             for name, cells in ((name, self.column(name)) for name in names)
@@ -163,12 +167,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_category(cells: list[Any]) -> bool:
-    """Whether a column holds texts and no number."""
-    filled = [cell for cell in cells if cell not in (None, "")]
-    return bool(filled) and all(isinstance(cell, str) and not _is_number(cell) for cell in filled)
 
 
 def _separated(path: Path, **dialect: Any) -> dict[str, list[Any]]:
