@@ -117,8 +117,8 @@ def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) ->
 def test_the_saved_folder_is_the_whole_model(model: LabelModel, seeing: LabelModel, tmp_path: Path) -> None:
     for one, items in ((model, TEXTS), (seeing, images()[0])):
         folder = tmp_path / one.modality
-        one.save_pretrained(folder)
-        again, auto = LabelModel.from_pretrained(folder), AutoModel.from_pretrained(folder)
+        one.save(folder)
+        again, auto = LabelModel.load(folder), AutoModel.from_pretrained(folder)
         assert type(auto) is LabelModel
         assert again.predict(items) == auto.predict(items) == one.predict(items)
         assert isinstance(AutoConfig.from_pretrained(folder), LabelModelConfig)
@@ -126,6 +126,18 @@ def test_the_saved_folder_is_the_whole_model(model: LabelModel, seeing: LabelMod
         assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
         _, report = LabelModel.from_pretrained(folder, output_loading_info=True)
         assert not report["missing_keys"]
+
+
+def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
+    text_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LabelModel.from_encoder(text_encoder, NAMES)
+    runs = []
+    embed = model.embed
+    monkeypatch.setattr(model, "embed", lambda items, **options: runs.append(len(items)) or embed(items, **options))
+    model.guarantee(MANY, OF_MANY, recall=0.5)
+    model.evaluate(TEXTS, LABELS)
+    assert runs == [len(MANY), len(TEXTS)]
 
 
 def test_the_card_holds_the_evaluation(model: LabelModel, tmp_path: Path) -> None:

@@ -321,6 +321,19 @@ def test_no_name_in_the_settings_leads_out_of_the_folder(tmp_path: Path) -> None
     assert outside.read_text() == "mine"
 
 
+def test_a_link_in_place_of_a_committed_save_moves_no_files(tmp_path: Path) -> None:
+    model, mine = tmp_path / "model", tmp_path / "mine"
+    versioned(1).save(model)
+    mine.mkdir()
+    (mine / "thesis.docx").write_text("mine")
+    for name in (folders.COMMITTED, f"{folders.UNFINISHED}1"):
+        (model / name).symlink_to(mine)
+    assert number_of(TableModel.load(model)) == 1
+    with suppress(OSError):
+        versioned(2).save(model)
+    assert names(mine) == {"thesis.docx"}
+
+
 def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
     versioned(1).save(tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"

@@ -191,7 +191,7 @@ def remove(folder: Path, *patterns: str) -> None:
 def _finish(folder: Path) -> None:
     """Move the files of a committed save to their names, the settings last; files that it lacks are deleted."""
     committed = folder / COMMITTED
-    if not committed.is_dir():
+    if committed.is_symlink() or not committed.is_dir():
         return
     if new := _manifest(committed):  # none if a kill came after the last move
         remove(folder, *map(escape, _own(folder) - new))
