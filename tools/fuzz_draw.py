@@ -66,7 +66,7 @@ class Draw:
         """A value of the mapping's parameter: a number, sometimes at the edge of its domain, or a tensor."""
         assert mapping.parameter
         name = mapping.parameter.name
-        if self.chance(0.4) and mapping.parameter.per_row:
+        if self.chance(0.4):
             return self.one_of(*EDGES.get(name, ()), mapping.parameter.example, float(self.inside(mapping.parameter)))
         return self.inside(mapping.parameter, *shape)
 

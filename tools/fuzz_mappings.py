@@ -34,7 +34,7 @@ def check(draw: Draw) -> None:
 def _value(draw: Draw, mapping: MappingSpec, shape: tuple[int, ...]) -> Any:
     if mapping.parameter is None:
         return None
-    return draw.parameter(mapping, *((*shape[:-1], 1) if mapping.parameter.per_row else shape))
+    return draw.parameter(mapping, *shape[:-1], 1)
 
 
 def _call(mapping: MappingSpec, x: Tensor, value: Any, mask: Tensor | None, options: Options, dim: int = -1) -> Tensor:
@@ -60,7 +60,7 @@ def _compare_with_oracle(
     )
     for number, (row, found) in enumerate(zip(kept.reshape(-1, n), p.reshape(-1, n), strict=True)):
         own: Any = value if values is None else values[number].numpy()
-        if values is not None and mapping.parameter and mapping.parameter.per_row:
+        if values is not None:
             own = float(own[0])
         expected = torch.from_numpy(oracle.apply(mapping.name, row.numpy(), own, **options))
         assert_close(found.double(), expected, rtol=0, atol=ROUNDING[x.dtype], equal_nan=True)

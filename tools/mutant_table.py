@@ -278,8 +278,8 @@ AREAS = {
             ),
             Fault(
                 "second derivatives come from the kernel",
-                "if torch.is_grad_enabled() or not ctx.kernel.takes(",
-                "if not ctx.kernel.takes(",
+                "if torch.is_grad_enabled() or not ctx.kernel.supports_call(",
+                "if not ctx.kernel.supports_call(",
             ),
             Fault(
                 "exported graphs hold the operator",
@@ -329,7 +329,7 @@ AREAS = {
             Fault(
                 "backward computes rows with other kernels than forward",
                 "        with use_kernels(how.rows):\n            return blocks.backward",
-                "        with use_kernels(chosen()):\n            return blocks.backward",
+                "        with use_kernels(get_kernels()):\n            return blocks.backward",
             ),
         ],
     ),

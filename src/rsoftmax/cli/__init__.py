@@ -64,7 +64,7 @@ def rsoftmax(
 app.command("list")(plot.list_mappings)
 app.command("plot", context_settings=TAKES_PARAMETERS)(plot.plot)
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention.attention_map)
-app.command("calibrate")(attention.calibrate)
+app.command("sparsify")(attention.sparsify)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

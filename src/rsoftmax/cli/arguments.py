@@ -36,10 +36,10 @@ def parameters(context: typer.Context) -> dict[str, float]:
 
     Their names come from the table of mappings, so torch is loaded when the command runs and not for its help.
     """
-    from rsoftmax.registry import MAPPINGS, letters
+    from rsoftmax.registry import MAPPINGS, describe_parameters
 
     options = {option.name: option for spec in MAPPINGS.values() for option in spec.options}
-    texts = letters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
+    texts = describe_parameters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
     values: dict[str, float] = {}
     words = iter(context.args)
     for word in words:

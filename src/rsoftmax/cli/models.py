@@ -57,7 +57,16 @@ def load(folder: Path) -> "BaseLabelModel":
     from rsoftmax.labels.models import folders
 
     with usage_errors("MODEL"):
+        if folders.kind_of(folder) == folders.LABELS:
+            register_sparse_attention()
         return folders.load(folder)
+
+
+def register_sparse_attention() -> None:
+    """Let encoders be loaded that were saved with a mapping in place of softmax."""
+    from rsoftmax.attention.transformers import register_attention
+
+    register_attention()
 
 
 def read_items(table: "Table", modality: str, column: str, categories: Any = None) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rsoftmax.cli.arguments import parameters, usage_errors
-from rsoftmax.cli.models import item_errors, read_items, warn_truncated
+from rsoftmax.cli.models import item_errors, read_items, register_sparse_attention, warn_truncated
 from rsoftmax.labels.models.card import count_of, share
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def _new_model(
             return labels.TableModel([name.strip() for name in column.split(",")], names, average)
     source = encoder or ENCODERS[modality]
     with usage_errors("--encoder"):
+        register_sparse_attention()
         model = labels.LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)
         if model.modality != modality:
             raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")

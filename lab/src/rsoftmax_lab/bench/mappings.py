@@ -91,7 +91,7 @@ def every_mapping(kernels: str) -> Iterator[Method]:
         if (parameter := mapping.parameter) is None:
             yield Method(name, "", _with(mapping.function), kernels)
         else:
-            value = parameter.example if parameter.per_row else torch.tensor([parameter.example])
+            value = parameter.example
             shown = f"{parameter.name}={parameter.example:g}"
             yield Method(name, shown, _with(mapping.function, value), kernels)
 

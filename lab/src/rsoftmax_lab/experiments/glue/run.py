@@ -94,7 +94,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Row:
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         **timed,
         "version": rsoftmax.__version__,
-        "kernels": rsoftmax.kernels.in_use(),
+        "kernels": rsoftmax.kernels.cpu_kernels(),
     }
 
 

@@ -14,7 +14,7 @@ from rsoftmax_lab.running.runs import Row
 
 TESTED = 7  # the seed of the test sets, which all runs share
 ROUNDS, ITEMS = 4, 16384  # test batches of each length, and items in one of them
-OWN = ("mapping.free", "log_scale")  # parameters with a learning rate of their own
+OWN = ("mapping.raw_value", "log_scale")  # parameters with a learning rate of their own
 
 
 class Model(nn.Module):
@@ -62,7 +62,7 @@ def run(run: Run) -> Row:
         "nonzeros": {str(n): round(nonzeros, 3) for n, (_, nonzeros) in tested.items()},
         "learned": {name: round(value.item(), 4) for name, value in own.items() if value is not None},
         "version": rsoftmax.__version__,
-        "kernels": rsoftmax.kernels.in_use(),
+        "kernels": rsoftmax.kernels.cpu_kernels(),
     }
 
 
