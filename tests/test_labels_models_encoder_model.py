@@ -170,6 +170,23 @@ print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
     assert sorted(done.stdout) == sorted(f"{model.predict_labels(['I love it'])}\n"), done.stderr
 
 
+@pytest.mark.process
+def test_a_sparse_model_is_loaded_in_a_new_process_once_its_attention_is_registered(
+    model: LabelModel, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "dense")
+    sparse = LabelModel.load(tmp_path / "dense")
+    set_attention(sparse, "r_softmax", r=0.4)
+    sparse.save(tmp_path / "sparse")
+    load = "import sys; from rsoftmax.labels import LabelModel; LabelModel.load(sys.argv[1])"
+    register = "from rsoftmax.attention import register_attention; register_attention(); "
+    for code, message in ((load, "register_attention() before loading it"), (register + load, "")):
+        words = [sys.executable, "-c", code, tmp_path / "sparse"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert message in done.stderr
+        assert (done.returncode == 0) == (not message), done.stderr
+
+
 def test_sparse_attention_is_saved_with_the_model(model: LabelModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "dense")
     sparse = LabelModel.from_pretrained(tmp_path / "dense")

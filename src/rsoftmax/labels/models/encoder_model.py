@@ -223,6 +223,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
                         raise ValueError(f"{WEIGHTS} does not fit {SETTINGS}: {kind.replace('_', ' ')}: {names[0]}")
                 model.processor = load_processor(source, model.main_input_name)
         except Exception as error:  # for settings edited by hand, and from the hub, transformers raises many kinds
+            if "attn_implementation" in str(error):
+                remedy = "call rsoftmax.attention.register_attention() before loading it"
+                raise ValueError(f"the attention of {source} has a mapping of its own; {remedy}") from error
             raise ValueError(f"{source} is damaged: {error}") if is_local else cannot_load(source, error) from error
         return (model, report) if with_report else model
 
