@@ -132,9 +132,14 @@ def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
     text_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = LabelModel.from_encoder(text_encoder, NAMES)
-    runs = []
+    runs: list[int] = []
     embed = model.embed
-    monkeypatch.setattr(model, "embed", lambda items, **options: runs.append(len(items)) or embed(items, **options))
+
+    def counted(items: list[str], **options: bool) -> torch.Tensor:
+        runs.append(len(items))
+        return embed(items, **options)
+
+    monkeypatch.setattr(model, "embed", counted)
     model.guarantee(MANY, OF_MANY, recall=0.5)
     model.evaluate(TEXTS, LABELS)
     assert runs == [len(MANY), len(TEXTS)]
@@ -181,7 +186,7 @@ def test_a_sparse_model_is_loaded_in_a_new_process_once_its_attention_is_registe
     load = "import sys; from rsoftmax.labels import LabelModel; LabelModel.load(sys.argv[1])"
     register = "from rsoftmax.attention import register_attention; register_attention(); "
     for code, message in ((load, "register_attention() before loading it"), (register + load, "")):
-        words = [sys.executable, "-c", code, tmp_path / "sparse"]
+        words = [sys.executable, "-c", code, str(tmp_path / "sparse")]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert message in done.stderr
         assert (done.returncode == 0) == (not message), done.stderr
