@@ -67,13 +67,13 @@ def _show(scores: "Evaluation") -> None:
 
     from rsoftmax.labels.models.card import printable, share
 
-    overall = Table("score", f"{scores.rows} rows")
+    overall = Table("score", f"{scores.num_samples} rows")
     for title, value in scores.headline().items():
         overall.add_row(title, share(value))
     by_label = Table("label", "precision", "recall", "F1", "rows")
     for label in scores.labels:
         shares = map(share, (label.precision, label.recall, label.f1))
-        by_label.add_row(printable(label.label), *shares, str(label.rows))
+        by_label.add_row(printable(label.label), *shares, str(label.support))
     console = Console(markup=False)
     console.print(overall)
     console.print(by_label)

@@ -76,7 +76,7 @@ def labels_figure(
 
 def draw_evaluation(scores: Evaluation, path: Path) -> None:
     """Plot the F1 of each label that occurs, the best first, beside the calibration curve."""
-    labels = sorted((label for label in scores.labels if label.rows), key=lambda label: -label.f1)[:MOST_LABELS]
+    labels = sorted((label for label in scores.labels if label.support), key=lambda label: -label.f1)[:MOST_LABELS]
     with _figure(10, max(4, 0.22 * len(labels) + 1), path) as figure:
         left, right = figure.subplots(1, 2)
         names, f1 = [printable(label.label) for label in labels], [label.f1 for label in labels]

@@ -1,13 +1,14 @@
-"""The lab's commands of ``rsoftmax``, one file each: ``bench``, ``reproduce`` and ``report``."""
+"""The lab's commands of ``rsoftmax``, ``bench``, ``reproduce`` and ``report``."""
 
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    from rsoftmax_lab.commands import bench, report, reproduce
+    from rsoftmax_lab.bench import command
+    from rsoftmax_lab.commands import report, reproduce
     from rsoftmax_lab.experiments import EXPERIMENTS
 
-    app.add_typer(bench.app, name="bench")
+    app.command("bench", help=command.HELP)(command.bench)
     app.add_typer(reproduce.commands(EXPERIMENTS), name="reproduce")
     app.command("report")(report.report)
