@@ -213,7 +213,7 @@ def test_a_bar_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
         ({"cv": "out-of-bag"}, "cv must be a number of folds of at least 2, a fraction .* got cv='out-of-bag'"),
         ({"cv": "oob"}, "needs an estimator with out-of-bag predictions, such as RandomForestClassifier"),
         ({"max_labels": 9}, r"max_labels <= 5"),
-        ({"estimator": StandardScaler()}, "has neither predict_proba nor decision_function"),
+        ({"estimator": StandardScaler()}, "needs predict_proba or decision_function"),
     ],
 )
 def test_wrong_settings_say_what_would_do(settings: dict[str, Any], message: str) -> None:

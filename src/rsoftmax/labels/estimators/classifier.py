@@ -16,8 +16,8 @@ from rsoftmax.labels.estimators._sklearn import check_sample_weight
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
-from rsoftmax.labels.estimators.training import Network, Samples, train
-from rsoftmax.labels.evaluation import Evaluation, evaluate
+from rsoftmax.labels.estimators.training import Network, Part, Samples, train
+from rsoftmax.labels.evaluation import evaluate
 from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
 from rsoftmax.mappings import softmax
@@ -29,7 +29,6 @@ SMALL_BATCH, LARGE_BATCH, MANY_SAMPLES = 32, 128, 4000
 MOST_NETWORKS, MOST_EPOCHS, FEWEST_EPOCHS = 5, 150, 3
 WORK = 10**12  # samples times weights of all networks in all epochs: about two minutes on two cores
 CALIBRATED = 5 * 10**7  # held-out entries, samples times labels, that calibration and thresholds are computed from
-Parts = Sequence[tuple[Samples, Samples | None]]
 
 
 class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -146,7 +145,10 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         continues = self.warm_start and hasattr(self, "estimators_")
         samples = self._samples(X, y, classes, sample_weight, continues)
         parts = self._parts(samples, None if validation is None else self._held_out(*validation))
-        self._train(parts, self._max_epochs, early_stopping=self._training.early_stopping and parts[0][1] is not None)
+        epochs, stops = self._training.max_epochs, self._training.early_stopping and parts[0][1] is not None
+        self._train(
+            parts, self._auto_epochs if epochs == "auto" else epochs, self._training.patience if stops else None
+        )
         self._calibrate(samples, parts)
         return self
 
@@ -162,7 +164,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             sample_weight: weights of the samples, [samples].
         """
         samples = self._samples(X, y, classes, sample_weight, continues=hasattr(self, "estimators_"))
-        self._train([(samples, None)] * len(self.estimators_), epochs=1, early_stopping=False)
+        self._train([(samples, None)] * len(self.estimators_), epochs=1)
         return self
 
     def calibrate(self, X: Matrix, y: Matrix) -> Self:
@@ -232,11 +234,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         size = self._training.batch_size
         return self._auto_batch_size if size == "auto" else size
 
-    @property
-    def _max_epochs(self) -> int:
-        epochs = self._training.max_epochs
-        return self._auto_epochs if epochs == "auto" else epochs
-
     def _samples(self, X: Matrix, y: Matrix, classes: Matrix, sample_weight: Matrix, continues: bool) -> Samples:
         """Preprocessed features, labels as a matrix, weights; at the first call, creates the networks."""
         check_ranges(OWNER, self.get_params(deep=False))
@@ -274,7 +271,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if self.class_weight is None or self._targets.one_class:
             return None
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            labels = Samples(np.zeros((Y.shape[0], 1)), Y).labels()
+            labels = Samples(Y, Y).labels()
             positive, known = labels.nansum(0), (~labels.isnan()).sum(0)
             return known / (2 * torch.stack([known - positive, positive]).clamp(min=1))
         names = self.classes_.tolist()
@@ -287,24 +284,22 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return torch.tensor([[1.0] * len(weights), weights], dtype=torch.float32, device="cpu")
 
     def _create_networks(self, samples: Samples) -> None:
-        self._split = None
         self._auto_batch_size = LARGE_BATCH if len(samples) >= MANY_SAMPLES else SMALL_BATCH
+        backbone = (self.n_features_in_, *self.hidden_layer_sizes) if self.backbone is None else self.backbone
+        dropout = self._training.input_dropout, self._training.dropout
         example = samples.features(torch.arange(min(len(samples), 2), device="cpu"))
-        networks = [self._create_network(example)]
-        work = len(samples) * sum(weights.numel() for weights in networks[0].parameters())
-        n, self._auto_epochs = _affordable(work)
-        n = n if self.n_estimators == "auto" else self.n_estimators
-        networks += [self._create_network(example) for _ in range(min(n, len(samples)) - 1)]
-        self.estimators_ = networks
-        self._optimizers = [torch.optim.AdamW(network.parameters()) for network in networks]
-        self.history_: list[dict[str, float]] = []
 
-    def _create_network(self, example: Tensor) -> Network:
-        hidden, seed, options = tuple(self.hidden_layer_sizes), self._seed(), self._training
-        backbone: Any = {"backbone": self.backbone, "example": example}
-        dropout: Any = {"dropout": options.dropout, "input_dropout": options.input_dropout}
-        sizes = (self.n_features_in_, len(self.classes_), hidden)
-        return Network(*sizes, self._head_arguments(), seed, **dropout, **backbone).to(self.device)
+        def create() -> Network:
+            network = Network(backbone, len(self.classes_), self._head_arguments(), self._seed(), dropout, example)
+            return network.to(self.device)
+
+        networks = [create()]
+        n, self._auto_epochs = _affordable(len(samples) * sum(weights.numel() for weights in networks[0].parameters()))
+        n = n if self.n_estimators == "auto" else self.n_estimators
+        self.estimators_ = networks + [create() for _ in range(min(n, len(samples)) - 1)]
+        self._optimizers = [torch.optim.AdamW(network.parameters()) for network in self.estimators_]
+        self.history_: list[dict[str, float]] = []
+        self._split = None
 
     def _head_arguments(self) -> dict[str, Any]:
         """Arguments of the head; bounds do not apply to classes, averages only to one rule."""
@@ -316,13 +311,14 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
-    def _parts(self, samples: Samples, validation: Samples | None) -> Parts:
+    def _parts(self, samples: Samples, validation: Samples | None) -> Sequence[Part]:
         """The training and held-out samples of each network: a fold, a fraction, the validation set, or none."""
         n = len(self.estimators_)
         if validation is not None or (n == 1 and not self._training.early_stopping):
             return [(samples, validation)] * n
         if n > 1:
-            fold = self._remember(samples, lambda: torch.from_numpy(self._stratified_folds(samples)))
+            Y = samples.Y == 1
+            fold = self._remember(samples, lambda: torch.from_numpy(stratified_folds(Y, n, self._random)))
             indices = [((fold != i).nonzero()[:, 0], (fold == i).nonzero()[:, 0]) for i in range(n)]
         else:
             size = min(max(round(self._training.validation_fraction * len(samples)), 1), len(samples) - 1)
@@ -333,16 +329,13 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             indices = [(order[size:], order[:size])]
         return [(samples.take(train), samples.take(held_out)) for train, held_out in indices]
 
-    def _stratified_folds(self, samples: Samples) -> NDArray[np.intp]:
-        return stratified_folds(samples.positive(), len(self.estimators_), self._random)
-
     def _remember(self, samples: Samples, draw: Callable[[], Tensor]) -> Tensor:
         """A random split that a warm start repeats: a sample that was trained on is not held out later."""
         if self._split is None or len(self._split) != len(samples):
             self._split = draw()
         return self._split
 
-    def _train(self, parts: Parts, epochs: int, *, early_stopping: bool) -> None:
+    def _train(self, parts: Sequence[Part], epochs: int, patience: int | None = None) -> None:
         for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
             group.update(lr=self._training.lr, weight_decay=self._training.weight_decay)
         self.history_ += train(
@@ -352,39 +345,34 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             epochs=epochs,
             batch_size=self._batch_size,
             seed=self._seed(),
-            patience=self._training.patience if early_stopping else None,
+            patience=patience,
             verbose=self.verbose,
         )
 
-    def _calibrate(self, samples: Samples, parts: Parts) -> None:
+    @torch.no_grad()
+    def _calibrate(self, samples: Samples, parts: Sequence[Part]) -> None:
         """Fit calibration and thresholds on held-out samples; without any, thresholds only, on the training samples."""
         if self._targets.one_class:
             return
         folds = len(parts) > 1 and parts[0][1] is not parts[1][1]
         held_out = [part[1] or samples for part in (parts if folds else parts[:1])]
-        most = max(CALIBRATED // len(self.classes_) // len(held_out), 100)
-        held_out = [part if len(part) <= most else part.take(_spread(len(part), most)) for part in held_out]
         networks = [[network] for network in self.estimators_] if folds else [self.estimators_]
+        most = max(CALIBRATED // len(self.classes_) // len(held_out), 100)
+        held_out = [
+            part.take(torch.arange(most) * len(part) // most) if len(part) > most else part for part in held_out
+        ]
         batches = [batch for part, nets in zip(held_out, networks, strict=True) for batch in self._scores(part, nets)]
-        sizes = [len(batch.logits) for batch in batches]
-        scores = _by_field(  # a threshold may be one number per batch
-            batches, lambda values: torch.cat([value.expand(n, -1) for value, n in zip(values, sizes, strict=True)])
-        )
+        scores = _by_field(batches, torch.cat)
         y = torch.cat([part.labels() for part in held_out])
-        weights = [part.weight for part in held_out if part.weight is not None]
+        weights: list[Any] = [part.weight for part in held_out]
         head = self._decoding_head.calibrate(
             scores,
             y.to(scores.logits.device),
-            weight=torch.cat(weights)[:, None].to(scores.logits.device) if weights else None,
+            weight=None if weights[0] is None else torch.cat(weights)[:, None].to(scores.logits.device),
             calibration=self._head.calibration is not None and parts[0][1] is not None,
         )
-        self.evaluation_ = self._evaluate(head, scores, y)
-
-    @torch.no_grad()
-    def _evaluate(self, head: MultiLabelHead, scores: Scores, y: Tensor) -> Evaluation:
-        output = head.decode(scores)
-        names = list(map(str, self.classes_.tolist()))
-        return evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), y, names)
+        output, names = head.decode(scores), [str(name) for name in self.classes_]
+        self.evaluation_ = evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), y, names)
 
     @property
     def _decoding_head(self) -> MultiLabelHead:
@@ -413,7 +401,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """The mean scores of some networks, batch by batch."""
         for index in samples.batches(max(self._batch_size, 512)):
             scores = [network.eval().scores(samples.features(index)) for network in networks]
-            yield _by_field(scores, lambda values: torch.stack([*values]).mean(0))
+            yield _by_field(scores, lambda values: torch.stack(values).mean(0))
 
 
 def _affordable(work: int) -> tuple[int, int]:
@@ -428,13 +416,14 @@ def _affordable(work: int) -> tuple[int, int]:
     return networks, min(max(epochs // networks, FEWEST_EPOCHS), MOST_EPOCHS)
 
 
-def _spread(n: int, most: int) -> Tensor:
-    return torch.arange(most) * n // most
+def _by_field(scores: Sequence[Scores], combine: Callable[[list[Tensor]], Tensor]) -> Scores:
+    """Combine scores field by field; a threshold may be one number for all samples."""
+    sizes = [len(part.logits) for part in scores]
 
+    def combined(values: Sequence[Any]) -> Any:
+        return None if values[0] is None else combine([v.expand(n, -1) for v, n in zip(values, sizes, strict=True)])
 
-def _by_field(scores: Sequence[Scores], combine: Callable[[Sequence[Tensor]], Tensor]) -> Scores:
-    """Combine scores field by field."""
-    return Scores(*(None if values[0] is None else combine(values) for values in zip(*scores, strict=True)))
+    return Scores(*map(combined, zip(*scores, strict=True)))
 
 
 def _check_nan(p: NDArray[Any]) -> NDArray[Any]:

@@ -73,13 +73,10 @@ def _known_samples(x: Tensor, y: Tensor) -> tuple[Any, Any]:
 
 
 def check_mergeable(model: SparseLabelClassifier) -> None:
-    """Raise if networks cannot be merged: they need the default backbone, and a rule that does not read logits."""
-    if model.backbone is not None:
-        raise ValueError("networks with a backbone cannot be merged; use hidden_layer_sizes=(512,)")
-    if len(model.hidden_layer_sizes) > 1:
+    """Raise if networks cannot be merged: they need one hidden layer, and a rule that does not read logits."""
+    if model.backbone is not None or len(model.hidden_layer_sizes) > 1:
         raise ValueError(
-            f"networks with {len(model.hidden_layer_sizes)} hidden layers cannot be merged;"
-            " use hidden_layer_sizes=(512,)"
+            "networks with a backbone or several hidden layers cannot be merged; use hidden_layer_sizes=(512,)"
         )
     head = model.head or HeadOptions()
     if model.n_estimators != 1 and resolve_rule(head.mapping, head.loss, head.rule).logit_mlps:
@@ -101,32 +98,25 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
     """
     check_mergeable(model)
     heads = [network.head for network in model.estimators_]
-    first = heads[0]
     hidden = [layer for net in model.estimators_ for layer in net.backbone.modules() if isinstance(layer, nn.Linear)]
-    merged = LabelNetwork(len(shift), first.num_labels, sum(v.out_features for v in hidden), **model._head_arguments())
+    width = sum(layer.out_features for layer in hidden)
+    merged = LabelNetwork(len(shift), heads[0].num_labels, width, **model._head_arguments())
     if hidden:
         weight, bias = (torch.cat([getattr(layer, name) for layer in hidden]) for name in ("weight", "bias"))
-        _copy(merged.hidden[0], *_unstandardise(weight, bias, shift, scale))
-    for name in first.rule.layers(first.num_labels):
+        merged.hidden[0].load_state_dict(_unstandardise(weight, bias, shift, scale))
+    for name in heads[0].rule.layers(heads[0].num_labels):
         layers: list[Any] = [head.get_submodule(name) for head in heads]
         weights, bias = [layer.weight for layer in layers], torch.stack([layer.bias for layer in layers]).mean(0)
-        if hidden:
-            weight = torch.cat(weights, 1) / len(weights)
-        else:
-            weight, bias = _unstandardise(torch.stack(weights).mean(0), bias, shift, scale)
-        _copy(merged.head.get_submodule(name), weight, bias)
-    for name in first.rule.logit_mlps:
-        merged.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
-    merged.head.decoder.load_state_dict(first.decoder.state_dict())
+        state = {"weight": torch.cat(weights, 1) / len(weights), "bias": bias}
+        if not hidden:
+            state = _unstandardise(torch.stack(weights).mean(0), bias, shift, scale)
+        merged.head.get_submodule(name).load_state_dict(state)
+    for name in (*heads[0].rule.logit_mlps, "decoder"):
+        merged.head.get_submodule(name).load_state_dict(heads[0].get_submodule(name).state_dict())
     return merged.eval()
 
 
-def _unstandardise(weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _unstandardise(weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
     """A linear layer on standardised features as one on the features themselves."""
     weight = weight / scale
-    return weight, bias - weight @ shift
-
-
-def _copy(layer: Any, weight: Tensor, bias: Tensor) -> None:
-    layer.weight.copy_(weight)
-    layer.bias.copy_(bias)
+    return {"weight": weight, "bias": bias - weight @ shift}

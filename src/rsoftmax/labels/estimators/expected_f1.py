@@ -1,12 +1,12 @@
 """The labels with the highest expected F-measure, from any scikit-learn classifier."""
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer
 from sklearn.utils import Bunch
@@ -16,7 +16,7 @@ from torch import Tensor
 from rsoftmax.labels.calibration import PlattScaling
 from rsoftmax.labels.decoding import DEFAULTS, Average, Decoder, expected_f1, expected_f1_threshold
 from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels
-from rsoftmax.labels.estimators.targets import Matrix, label_score
+from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
 from rsoftmax.labels.evaluation import evaluate
 
 __all__ = ["ExpectedF1Classifier"]
@@ -28,23 +28,23 @@ TINY = np.finfo(np.float64).tiny
 class ExpectedF1Classifier(LabelMetaClassifier):
     """Predicts the labels with the highest expected F-measure, on top of any classifier: no threshold to tune.
 
-    The estimator is fitted on all folds but one, for each fold. The scores of the held-out rows are calibrated label by
+    The estimator is fitted on all folds but one, for each fold. The scores of held-out samples are calibrated label by
     label, and the calibrated marginals alone yield the decision thresholds. Predictions average the log-odds of the
-    fold models, or come from one model that is fitted on all rows.
+    fold models, or come from one model that is fitted on all samples.
 
     Args:
         estimator: a classifier with ``predict_proba`` or ``decision_function``, for multi-label targets or for one
             label at a time; a list of them, whose marginals are averaged; or a ``FrozenEstimator``, fitted on other
-            rows, for which all rows passed here are held out.
-        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides row by row.
+            samples, for which all samples passed here are held out.
+        average: the F1 to maximise: "micro" has one threshold, "macro" one per label, "samples" decides sample-wise.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the minimum number of labels per row.
-        max_labels: the maximum number of labels per row; None: all.
+        min_labels: the minimum number of labels per sample.
+        max_labels: the maximum number of labels per sample; None: all.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
-        cv: the number of folds, stratified by labels; "oob": one fit on all rows, for estimators with out-of-bag
+        cv: the number of folds, stratified by labels; "oob": one fit on all samples, for estimators with out-of-bag
             predictions (``oob_score``) such as random forests; a fraction 1/n such as 0.2: one fit, with one of n folds
             held out; or a scikit-learn splitter, or splits.
-        ensemble: True keeps the fold models; False fits one model on all rows and keeps it alone.
+        ensemble: True keeps the fold models; False fits one model on all samples and keeps it alone.
         scoring: what ``score`` returns: a scorer or its name, such as "f1_micro". Default: the F-measure of ``average``
             and ``beta``, so that a grid search over these compares different measures.
         n_jobs: the number of parallel fits, as in joblib.
@@ -55,8 +55,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         classes_: the labels: a data frame's columns, names, or column numbers; for 1-d targets, the classes.
         thresholds_: the decision thresholds as marginals: [1] for "micro", [K] for "macro", None for "samples".
         thresholds_std_: the standard deviation of the thresholds over single folds; NaN for one split.
-        expected_score_: the expected F-measure under the marginals of held-out rows, computed without their labels.
-        evaluation_: the :class:`rsoftmax.labels.Evaluation` of the same rows against their labels: cross-validated,
+        expected_score_: the expected F-measure under the marginals of held-out samples, computed without their labels.
+        evaluation_: the :class:`rsoftmax.labels.Evaluation` of the same samples against their labels: cross-validated,
             except that calibration and thresholds were fitted on them. None if no label varies.
         models_: for each estimator, its fitted models.
         decoder_: the :class:`rsoftmax.labels.Decoder`: calibration and thresholds.
@@ -75,7 +75,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
                [0, 0, 0, 0, 0, 0]])
 
     ``y`` may be a matrix, dense or sparse, with NaN or -1 for unknown labels; a data frame; lists or sets of names.
-    Predictions have the same format. A 1-d ``y`` of classes means that every row has one: the most probable is
+    Predictions have the same format. A 1-d ``y`` of classes means that every sample has one class: the most probable is
     predicted. Labels that never occur are never predicted, and labels that always occur are always predicted. A warning
     names labels that occur in at most one fold. With scikit-learn's metadata routing, ``sample_weight`` and ``groups``
     go to the estimators, the splitter and the scorer that request them.
@@ -126,15 +126,22 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         routed = self._route(weight, fit_params)
         splits = self._splits(X, Y, routed)
         held_out, models = self._cross_fit(X, Y, splits, routed)
-        self.models_ = models if self.ensemble or self._oob else self._refit(X, Y, models, routed)
-        self._constant = self._constant_labels(Y)
-        known = torch.from_numpy(Y.astype(np.float64))
-        scale = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
+        if not self.ensemble and not self._oob:  # one model per estimator, fitted on all samples
+            for folds, (name, estimator) in zip(models, self._named_estimators(), strict=True):
+                if not isinstance(estimator, FrozenEstimator):
+                    folds[:] = [FoldModel(estimator).fit(X, Y, routed[name].fit)]
+        self.models_ = models
+        self._constant = constant_labels(Y, [model for folds in self.models_ for model in folds])
         self._limits = [_limits(scores) for scores in held_out]
-        self._scalings = self._fit_scalings(held_out, known, scale)
+        y = torch.from_numpy(Y.astype(np.float64))
+        scale = None if weight is None else torch.from_numpy(weight / max(weight.mean(), TINY))[:, None]
+        self._scalings = [PlattScaling(len(self.classes_)) for _ in held_out]
+        if len(held_out) > 1 and self.calibration is not None:  # marginals of several estimators are averaged
+            for scaling, scores, limits in zip(self._scalings, held_out, self._limits, strict=True):
+                scaling.fit(torch.from_numpy(scores.clip(*limits)), y, scale)
         log_odds = self._average(held_out)
-        self.decoder_ = decoder.fit(log_odds, known, weight=scale, calibrate=self.calibration is not None)
-        self._summarise(log_odds, known, splits)
+        self.decoder_ = decoder.fit(log_odds, y, weight=scale, calibrate=self.calibration is not None)
+        self._summarise(decoder.calibration(log_odds), y, splits)
         return self
 
     @property
@@ -149,9 +156,11 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         params = score_params | ({} if sample_weight is None else {"sample_weight": sample_weight})
         if get_config()["enable_metadata_routing"]:
             params = process_routing(self, "score", **params).scorer.score
-        if self._targets.kind in ("classes", "matrix"):
-            return float(get_scorer(self.scoring)(self, X, y, **params))
-        return float(get_scorer(self.scoring)(_IndicatorModel(self), X, self._targets.indicator(y), **params))
+        model = self
+        if self._targets.kind not in ("classes", "matrix"):  # scorers take matrices of 0 and 1
+            model, y = copy(self), self._targets.indicator(y)
+            model._targets = Targets(y, self, self.classes_)
+        return float(get_scorer(self.scoring)(model, X, y, **params))
 
     def predict_labels(self, X: Matrix) -> list[list[Any]]:
         """Predict the names of the labels of each sample; for 1-d targets, one class."""
@@ -165,26 +174,11 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         """As in the base class; out-of-bag, all samples are fitted and scored."""
         return [(np.arange(len(Y)),) * 2] if self._oob else super()._splits(X, Y, routed)
 
-    def _refit(self, X: Matrix, Y: NDArray[Any], models: list[list[FoldModel]], routed: Bunch) -> list[list[FoldModel]]:
-        """One model per estimator, fitted on all samples."""
-        return [
-            folds if isinstance(estimator, FrozenEstimator) else [FoldModel(estimator).fit(X, Y, routed[name].fit)]
-            for folds, (name, estimator) in zip(models, self._named_estimators(), strict=True)
-        ]
-
-    def _constant_labels(self, Y: NDArray[Any]) -> Array:
-        """As :func:`constant_labels`; labels that no model has learned are constant, too."""
-        constant = constant_labels(Y)
-        learned = np.concatenate([model.varying_ for folds in self.models_ for model in folds])
-        others = np.setdiff1d(np.flatnonzero(np.isnan(constant)), learned)
-        constant[others] = np.where(np.nanmean(Y[:, others], 0) > 0.5, np.inf, -np.inf)
-        return constant
-
     def _log_odds(self, X: Matrix) -> Array:
         """Calibrated, [samples, K]."""
         members = zip(self.models_, self._limits, strict=True)
-        scores = [[model.log_odds(X).clip(*limits) for model in models] for models, limits in members]
-        means = [torch.from_numpy(np.stack(folds)).nanmean(0).numpy() for folds in scores]
+        scores = [np.stack([model.log_odds(X).clip(*limits) for model in folds]) for folds, limits in members]
+        means = [torch.from_numpy(folds).nanmean(0).numpy() for folds in scores]
         log_odds: Array = self.decoder_.calibration(self._average(means)).numpy()
         return log_odds
 
@@ -192,55 +186,27 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         labels: NDArray[np.bool_] = self.decoder_.decide(torch.from_numpy(log_odds)).labels.numpy()
         return labels
 
-    def _fit_scalings(self, held_out: list[Array], known: Tensor, weight: Tensor | None) -> list[PlattScaling]:
-        """Calibrations of the single estimators, needed to average the marginals of several."""
-        scalings = [PlattScaling(len(self.classes_)) for _ in held_out]
-        if len(scalings) > 1 and self.calibration is not None:
-            for scaling, scores, limits in zip(scalings, held_out, self._limits, strict=True):
-                scaling.fit(torch.from_numpy(scores.clip(*limits)), known, weight)
-        return scalings
-
     def _average(self, scores: list[Array]) -> Tensor:
         """The log-odds of the mean of the estimators' marginals, [samples, K]; NaN where none has a score."""
-        log_odds = [
-            scaling(torch.from_numpy(u.clip(*limits)))
-            for u, scaling, limits in zip(scores, self._scalings, self._limits, strict=True)
-        ]
+        members = zip(scores, self._scalings, self._limits, strict=True)
+        log_odds = [scaling(torch.from_numpy(u.clip(*limits))) for u, scaling, limits in members]
         return log_odds[0] if len(log_odds) == 1 else torch.stack(log_odds).sigmoid().nanmean(0).logit()
 
-    def _summarise(self, scores: Tensor, known: Tensor, splits: list[Split]) -> None:
+    def _summarise(self, log_odds: Tensor, y: Tensor, splits: list[Split]) -> None:
         """Thresholds of single folds, the expected score and the evaluation on held-out samples."""
-        log_odds = self.decoder_.calibration(scores)
-        thresholds = [self._threshold(log_odds[test]) for _, test in splits] if self.average != "samples" else []
-        self.thresholds_std_ = (
-            np.std(thresholds, 0, ddof=1) if len(thresholds) > 1 else np.full(self.decoder_.threshold.shape, np.nan)
-        )
+        self.thresholds_std_ = np.full(self.decoder_.threshold.shape, np.nan)
+        if self.average != "samples" and len(splits) > 1:
+            known = ~log_odds.isnan()
+            folds = [(log_odds[test].where(known[test], 0), known[test]) for _, test in splits]
+            thresholds = [expected_f1_threshold(u, self.average, beta=self.beta, weight=w)[0] for u, w in folds]
+            self.thresholds_std_ = torch.stack(thresholds).sigmoid().numpy().std(0, ddof=1)
         scored = ~log_odds.isnan().all(1)
-        log_odds, known = torch.from_numpy(self._fill(log_odds[scored].numpy().copy())), known[scored]
+        log_odds, y = torch.from_numpy(self._fill(log_odds[scored].numpy().copy())), y[scored]
         log_odds = log_odds.where(~log_odds.isnan(), -30.0)
         pi, predicted = log_odds.sigmoid(), self.decoder_.decide(log_odds).labels
         self.expected_score_ = expected_f1(pi, predicted, self.average, beta=self.beta)
         names = list(map(str, self.classes_.tolist()))
-        self.evaluation_ = None if known.isnan().all() else evaluate(pi, predicted, known, names)
-
-    def _threshold(self, log_odds: Tensor) -> Array:
-        weight = ~log_odds.isnan()
-        threshold = expected_f1_threshold(log_odds.where(weight, 0), self.average, beta=self.beta, weight=weight)
-        marginal: Array = threshold[0].sigmoid().numpy()
-        return marginal
-
-
-class _IndicatorModel(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted classifier whose predictions are a matrix of 0 and 1, for scikit-learn's scorers."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.classes_ = model, model.classes_
-
-    def predict(self, X: Matrix) -> Matrix:
-        return self.model._targets.indicator(self.model.predict(X))
-
-    def predict_proba(self, X: Matrix) -> Any:
-        return self.model.predict_proba(X)
+        self.evaluation_ = None if y.isnan().all() else evaluate(pi, predicted, y, names)
 
 
 def _limits(log_odds: Array) -> tuple[float, float]:

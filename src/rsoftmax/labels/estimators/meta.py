@@ -45,19 +45,19 @@ class FoldModel:
 
     def fit(self, X: Matrix, Y: NDArray[Any], params: dict[str, Any] | None = None) -> Self:
         """Fit clones of the estimator, with arguments of its ``fit`` for these samples; a frozen one is not fitted."""
-        self.num_labels_, params = Y.shape[1], params or {}
+        self.num_labels_ = Y.shape[1]
         if isinstance(self.estimator, FrozenEstimator):
             self.varying_, self.models_ = np.arange(self.num_labels_), [self.estimator]
             return self
         self.varying_ = np.flatnonzero((Y == 1).any(0) & (Y == 0).any(0))
-        known = _known(Y)
-        if len(self.varying_) > 1 and known.all() and _is_multilabel(self.estimator):
-            self.models_ = [clone(self.estimator).fit(X, Y[:, self.varying_].astype(np.int64), **params)]
-            return self
+        known, tags = _known(Y), get_tags(_last_step(self.estimator))
+        multilabel = tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output)
+        at_once = len(self.varying_) > 1 and known.all() and multilabel
         self.models_ = []
-        for k in self.varying_:
-            samples = None if known[:, k].all() else np.flatnonzero(known[:, k])
-            x, y, arguments = (X, Y[:, k], params) if samples is None else _take(X, Y[:, k], params, samples)
+        for k in [self.varying_] if at_once else self.varying_:
+            x, y, arguments = X, Y[:, k], params or {}
+            if not known[:, k].all():
+                x, y, arguments = _take(X, y, arguments, np.flatnonzero(known[:, k]))
             self.models_.append(clone(self.estimator).fit(x, y.astype(np.int64), **arguments))
         return self
 
@@ -72,13 +72,11 @@ class FoldModel:
     def oob_log_odds(self, Y: NDArray[Any]) -> Array:
         """Return out-of-bag log-odds [samples, K] of the samples of ``fit``; NaN also for those in every bag."""
         log_odds = np.full(Y.shape, np.nan)
-        if self.models_:
-            for model, labels in zip(self.models_, self.varying_.reshape(len(self.models_), -1), strict=True):
-                known = _known(Y[:, labels[0]])
-                votes = np.asarray(_last_step(model).oob_decision_function_, dtype=np.float64)
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    ratio = np.log(votes[:, 1]) - np.log(votes[:, 0])
-                log_odds[np.ix_(known, labels)] = ratio.reshape(len(votes), -1)
+        for model, labels in zip(self.models_, np.array_split(self.varying_, len(self.models_) or 1), strict=False):
+            votes = np.asarray(_last_step(model).oob_decision_function_, dtype=np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.log(votes[:, 1]) - np.log(votes[:, 0])
+            log_odds[np.ix_(_known(Y[:, labels[0]]), labels)] = ratio.reshape(len(votes), -1)
         return log_odds
 
 
@@ -214,7 +212,10 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for (model, log_odds), (i, *_, test) in zip(bar, tasks, strict=True):
             held_out[i][test] = log_odds
             models[i].append(model)
-        self._copy_attributes(models)
+        for fitted in (fitted for folds in models for model in folds for fitted in model.models_):
+            for name in ("n_features_in_", "feature_names_in_"):
+                if hasattr(fitted, name):
+                    setattr(self, name, getattr(fitted, name))
         return held_out, models
 
     def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
@@ -225,8 +226,9 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y = self.classes_[Y.argmax(1)] if self._targets.one_class else np.nan_to_num(Y)
             splits = check_cv(self.cv).split(X, y, **routed.splitter.split)
             return [(np.asarray(train), np.asarray(test)) for train, test in splits]
-        fraction = isinstance(self.cv, float) and 0 < self.cv < 1
-        folds = max(round(1 / self.cv), 2) if fraction else self.cv
+        folds: Any = self.cv
+        if fraction := isinstance(folds, float) and 0 < folds < 1:
+            folds = max(round(1 / folds), 2)
         if not isinstance(folds, int | np.integer) or min(folds, len(Y)) < 2:
             raise ValueError(
                 f"{self._owner}: cv must be a number of folds of at least 2, a fraction of samples to hold out, a"
@@ -253,17 +255,18 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         log_odds[:, constant] = self._constant[constant]
         return log_odds
 
-    def _copy_attributes(self, models: list[list[FoldModel]]) -> None:
-        for name in ("n_features_in_", "feature_names_in_"):
-            for fitted in (fitted for folds in models for model in folds for fitted in model.models_):
-                if hasattr(fitted, name):
-                    setattr(self, name, getattr(fitted, name))
 
+def constant_labels(Y: NDArray[Any], models: Iterable[FoldModel] = ()) -> Array:
+    """The log-odds of labels that do not vary, [K]: inf if every sample has it, -inf if none has it, otherwise NaN.
 
-def constant_labels(Y: NDArray[Any]) -> Array:
-    """inf for labels that every sample has, -inf for labels that none has, otherwise NaN, [K]; NaN in Y is unknown."""
+    With models, labels that none of them has learned are constant, too. NaN in Y is unknown.
+    """
     some = (Y == 1).any(0)
-    return np.where(some & (Y != 0).all(0), np.inf, np.where(some, np.nan, -np.inf))
+    constant = np.where(some & (Y != 0).all(0), np.inf, np.where(some, np.nan, -np.inf))
+    learned = [model.varying_ for model in models] or [np.arange(Y.shape[1])]
+    others = np.setdiff1d(np.flatnonzero(np.isnan(constant)), np.concatenate(learned))
+    constant[others] = np.where(np.nanmean(Y[:, others], 0) > 0.5, np.inf, -np.inf)
+    return constant
 
 
 def list_names(names: NDArray[Any]) -> str:
@@ -299,7 +302,15 @@ def _fit_and_score(
     estimator: Any, X: Matrix, Y: NDArray[Any], params: dict[str, Any], train: Any, test: Any, cv: Any
 ) -> tuple[FoldModel, Array]:
     oob = isinstance(cv, str) and cv == OOB and not isinstance(estimator, FrozenEstimator)
-    model = FoldModel(_with_oob_score(estimator) if oob else estimator).fit(*_take(X, Y, params, train))
+    if oob:
+        estimator = clone(estimator)
+        if not hasattr(_last_step(estimator), "oob_score"):
+            raise ValueError(
+                "cv='oob' needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),"
+                f" got {estimator!r}"
+            )
+        _last_step(estimator).set_params(oob_score=True)
+    model = FoldModel(estimator).fit(*_take(X, Y, params, train))
     return model, model.oob_log_odds(Y) if oob else model.log_odds(safe_indexing(X, test))
 
 
@@ -318,40 +329,18 @@ def _last_step(estimator: Any) -> Any:
     return estimator
 
 
-def _with_oob_score(estimator: Any) -> Any:
-    """A clone that computes out-of-bag predictions."""
-    copy = clone(estimator)
-    if not hasattr(_last_step(copy), "oob_score"):
-        raise ValueError(
-            f'cv="oob" needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),'
-            f" got {estimator!r}"
-        )
-    _last_step(copy).set_params(oob_score=True)
-    return copy
-
-
-def _is_multilabel(estimator: Any) -> bool:
-    tags = get_tags(_last_step(estimator))
-    return bool(tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output))
-
-
 def _log_odds(model: Any, X: Matrix, num_labels: int) -> Array:
     """From ``predict_proba`` or else ``decision_function``."""
-    if hasattr(model, "predict_proba"):
-        return logit(_marginals(model, model.predict_proba(X), num_labels))
-    if hasattr(model, "decision_function"):
-        scores: Array = np.asarray(model.decision_function(X), dtype=np.float64)
-        if scores.ndim == 1 and num_labels == 2:  # two classes
-            return np.stack([-scores, scores], axis=1)
-        return scores.reshape(len(scores), -1)
-    raise ValueError(f"{model!r} has neither predict_proba nor decision_function, one of which is needed for scores")
-
-
-def _marginals(model: Any, p: Matrix, num_labels: int) -> Array:
-    """The probabilities of the positive class; forests return one array per label, a column for each of its classes."""
-    if isinstance(p, list):
+    if not hasattr(model, "predict_proba"):
+        if not hasattr(model, "decision_function"):
+            raise ValueError(f"{model!r} needs predict_proba or decision_function; it has neither")
+        scores = np.asarray(model.decision_function(X), dtype=np.float64)
+        two_classes = scores.ndim == 1 and num_labels == 2
+        return np.stack([-scores, scores], axis=1) if two_classes else scores.reshape(len(scores), -1)
+    p = model.predict_proba(X)
+    if isinstance(p, list):  # of forests: one array per label, with a column for each of its classes
         classes = getattr(model, "classes_", None) or [np.arange(2)] * len(p)
         columns = [q[:, 1] if q.shape[1] == 2 else np.full(len(q), c[0]) for q, c in zip(p, classes, strict=True)]
-        return np.stack(columns, axis=1).astype(np.float64)
+        return logit(np.stack(columns, axis=1).astype(np.float64))
     p = np.asarray(p.toarray() if sp.issparse(p) else p, dtype=np.float64)
-    return p[:, 1:] if num_labels == 1 and p.shape[1] == 2 else p
+    return logit(p[:, 1:] if num_labels == 1 and p.shape[1] == 2 else p)

@@ -14,13 +14,10 @@ Auto = Literal["auto"]
 
 
 def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and value >= 1
+    return isinstance(value, int | np.integer) and int(value) >= 1
 
 
-def _is_size_or_auto(value: Any) -> bool:
-    return value == "auto" or _is_size(value)
-
-
+SIZE_OR_AUTO = lambda value: value == "auto" or _is_size(value), "a positive integer or 'auto'"
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "calibration": (lambda value: value in ("platt", None), "'platt' or None"),
     "preprocessing": (lambda value: value in ("auto", None), "'auto' or None"),
@@ -28,11 +25,11 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "input_dropout": (lambda value: 0 <= value < 1, "in [0, 1)"),
     "lr": (lambda value: value > 0, "positive"),
     "weight_decay": (lambda value: value >= 0, "non-negative"),
-    "batch_size": (_is_size_or_auto, "a positive integer or 'auto'"),
-    "max_epochs": (_is_size_or_auto, "a positive integer or 'auto'"),
+    "batch_size": SIZE_OR_AUTO,
+    "max_epochs": SIZE_OR_AUTO,
     "patience": (_is_size, "a positive integer"),
     "validation_fraction": (lambda value: 0 < value < 1, "in (0, 1)"),
-    "n_estimators": (_is_size_or_auto, "a positive integer or 'auto'"),
+    "n_estimators": SIZE_OR_AUTO,
     "hidden_layer_sizes": (
         lambda value: isinstance(value, Sequence) and all(map(_is_size, value)),
         "a sequence of positive integers such as (128,)",

@@ -100,10 +100,10 @@ class Targets:
 
     def _refuse_joined(self, y: Matrix, can_split: bool) -> None:
         """Refuse strings such as "a;c", which would become one class for each combination of labels."""
-        values = {value for value in np.ravel(np.asarray(y, dtype=object)) if isinstance(value, str)}
+        texts = {text for text in np.ravel(np.asarray(y, dtype=object)) if isinstance(text, str)}
         for separator in SEPARATORS:
-            joined = sorted(value for value in values if separator in value)
-            parts = [part.strip() for value in values for part in value.split(separator)]
+            joined = sorted(text for text in texts if separator in text)
+            parts = [part.strip() for text in texts for part in text.split(separator)]
             if joined and (separator != "," or len(set(parts)) < len(parts)):
                 labels, classes = f"y=[s.split({separator!r}) for s in y]", "y=LabelEncoder().fit_transform(y)"
                 if can_split:
@@ -131,7 +131,7 @@ class Targets:
             raise ValueError(f"{self.owner}: label_separator={self.separator!r} needs a string for each sample of y")
         return [[name.strip() for name in names.split(self.separator) if name.strip()] for names in y]
 
-    def _refuse(self, unknown: Sequence[Any]) -> None:
+    def _refuse(self, unknown: Matrix) -> None:
         if len(unknown):
             raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
 

@@ -36,9 +36,10 @@ class Samples:
     """
 
     def __init__(self, X: Matrix, Y: Matrix = None, weight: Matrix = None, class_weight: Tensor | None = None) -> None:
-        self.X: Matrix = _as_stored(X)
-        self.Y: Matrix = None if Y is None else _as_stored(Y)
-        self.weight = None if weight is None else _tensor(weight)
+        self.X, self.Y, self.weight = (
+            values if values is None or sp.issparse(values) or isinstance(values, Tensor) else _tensor(values)
+            for values in (X, Y, weight)
+        )
         self.class_weight = class_weight
         self.has_unknown = Y is not None and has_unknown(self.Y)
 
@@ -50,7 +51,8 @@ class Samples:
         n = len(self)
         shuffled = generator is not None
         order = torch.randperm(n, generator=generator, device="cpu") if shuffled else torch.arange(n, device="cpu")
-        return order.split(size)
+        batches: Sequence[Tensor] = order.split(size)
+        return batches
 
     def features(self, index: Tensor) -> Tensor:
         """The features of some samples, dense."""
@@ -68,31 +70,27 @@ class Samples:
                 weight = weight * torch.where(y == 1, self.class_weight[1], self.class_weight[0])
         return y, weight
 
-    def take(self, index: Tensor) -> "Samples":
-        """Some of the samples, with their labels and weights."""
-        weight = None if self.weight is None else self.weight[index]
-        return Samples(self.X[index.numpy()], self.Y[index.numpy()], weight, self.class_weight)
-
     def labels(self) -> Tensor:
         """All labels, dense; NaN where unknown."""
         return _dense(self.Y, torch.arange(len(self), device="cpu"))
 
-    def positive(self) -> Matrix:
-        """All labels, 1 where positive, otherwise 0; sparse if they are."""
-        return (self.Y == 1).astype(np.float32) if sp.issparse(self.Y) else (self.Y == 1).float().numpy()
-
-
-def _as_stored(rows: Matrix) -> Matrix:
-    return rows if sp.issparse(rows) or isinstance(rows, Tensor) else _tensor(rows)
+    def take(self, index: Tensor) -> "Samples":
+        """Some of the samples, with their labels and weights."""
+        weight = None if self.weight is None else self.weight[index]
+        return Samples(self.X[index.numpy()], self.Y[index.numpy()], weight, self.class_weight)
 
 
 def _dense(rows: Matrix, index: Tensor) -> Tensor:
     return _tensor(rows[index.numpy()].toarray()) if sp.issparse(rows) else rows[index]
 
 
-def _tensor(rows: Matrix) -> Tensor:
-    contiguous = np.ascontiguousarray(rows)  # torch does not take negative strides
+def _tensor(values: Matrix) -> Tensor:
+    contiguous = np.ascontiguousarray(values)  # torch does not take negative strides
     return torch.tensor(contiguous, dtype=torch.float32, device="cpu")
+
+
+Part = tuple[Samples, Samples | None]
+"""The training samples of a network, and its held-out samples."""
 
 
 class Dropout(nn.Module):
@@ -122,45 +120,38 @@ class Dropout(nn.Module):
 
 
 class Network(nn.Module):
-    """Hidden layers with ReLU and dropout, or another backbone, and a head.
+    """A backbone and a head; the weights are drawn from a generator of their own.
 
     Args:
-        in_features: the number of features.
+        backbone: a module from samples to features, of which a copy is trained from its weights, or a sequence of
+            sizes, of the input and of hidden layers with ReLU.
         num_labels: the number of labels.
-        hidden: sizes of the hidden layers.
         head: arguments of :class:`rsoftmax.labels.MultiLabelHead`.
         seed: seeds the initial weights and dropout.
-        dropout: dropout rate of the hidden layers.
-        input_dropout: dropout rate of the features.
-        backbone: a module in place of the hidden layers, from samples to features of the head. A copy is trained,
-            starting from its weights.
-        example: the features of a few samples, from which the output size of the backbone is inferred.
+        dropout: dropout rates of the input and of the hidden layers.
+        example: the features of a few samples, from which the output size of a module is inferred.
     """
 
     def __init__(
         self,
-        in_features: int,
+        backbone: nn.Module | Sequence[int],
         num_labels: int,
-        hidden: Sequence[int],
         head: dict[str, Any],
         seed: int,
-        dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        backbone: nn.Module | None = None,
-        example: Tensor | None = None,
+        dropout: tuple[float, float],
+        example: Tensor,
     ) -> None:
         super().__init__()
         generator = torch.Generator("cpu").manual_seed(seed)
-        sizes = [in_features, *hidden]
         with torch.device("meta"):
-            if backbone is None:
-                layers: list[nn.Module] = [Dropout(input_dropout, generator)]
-                for size, following in pairwise(sizes):
-                    layers += [nn.Linear(size, following), nn.ReLU(), Dropout(dropout, generator)]
-                self.backbone: nn.Module = _initialize(nn.Sequential(*layers), generator)
+            if isinstance(backbone, nn.Module):
+                self.backbone, in_features = copy.deepcopy(backbone), _output_size(backbone, example)
             else:
-                self.backbone, sizes = copy.deepcopy(backbone), [_output_size(backbone, example)]
-            self.head = _initialize(MultiLabelHead(sizes[-1], num_labels, **head), generator)
+                layers: list[nn.Module] = [Dropout(dropout[0], generator)]
+                for size, following in pairwise(backbone):
+                    layers += [nn.Linear(size, following), nn.ReLU(), Dropout(dropout[1], generator)]
+                self.backbone, in_features = _initialize(nn.Sequential(*layers), generator), backbone[-1]
+            self.head = _initialize(MultiLabelHead(in_features, num_labels, **head), generator)
 
     def forward(self, x: Tensor) -> Output:
         """Map features [samples, in_features] to decoded outputs."""
@@ -168,17 +159,7 @@ class Network(nn.Module):
 
     def scores(self, x: Tensor) -> Scores:
         """Map features to scores, all that the loss needs."""
-        return self.head.scores(self.backbone(x.to(self.device)))
-
-    def loss(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """The head's loss of a batch."""
-        weight = None if weight is None else weight.to(self.device)
-        return self.head.loss(self.scores(x), y.to(self.device), weight=weight)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights of the head are."""
-        return next(self.head.parameters()).device
+        return self.head.scores(self.backbone(x.to(next(self.head.parameters()).device)))
 
 
 def _initialize(module: M, generator: torch.Generator) -> M:
@@ -195,7 +176,7 @@ def _initialize(module: M, generator: torch.Generator) -> M:
 
 
 @torch.no_grad()
-def _output_size(backbone: nn.Module, example: Tensor | None) -> int:
+def _output_size(backbone: nn.Module, example: Tensor) -> int:
     h = copy.deepcopy(backbone).cpu().eval()(example)
     if not isinstance(h, Tensor) or h.ndim != 2:
         kind = f"a tensor of shape {[*h.shape]}" if isinstance(h, Tensor) else f"a {type(h).__name__}"
@@ -234,7 +215,7 @@ class EarlyStopping:
 def train(
     networks: Sequence[Network],
     optimizers: Sequence[Optimizer],
-    parts: Sequence[tuple[Samples, Samples | None]],
+    parts: Sequence[Part],
     *,
     epochs: int,
     batch_size: int,
@@ -242,7 +223,7 @@ def train(
     patience: int | None,
     verbose: int | None,
 ) -> list[dict[str, float]]:
-    """Train networks in lockstep, each on samples of its own; with ``patience``, stop early.
+    """Train networks in lockstep, each on samples of its own.
 
     Args:
         networks, optimizers: one optimizer for each network.
@@ -250,72 +231,72 @@ def train(
         epochs: the (largest) number of epochs.
         batch_size: samples per step.
         seed: seeds the order of the samples.
-        patience: the number of epochs without a lower loss on held-out samples after which training stops.
+        patience: the number of epochs without a lower loss on held-out samples after which training stops; None: never.
         verbose: 1 shows a progress bar, 0 does not; None shows it after ten seconds.
 
     Returns:
         The losses of each epoch, mean over the networks.
 
-    Raises:
-        ValueError: the weights did not stay finite.
-
-    Warns if the loss on held-out samples still falls after the last epoch.
+    Raises ValueError if the weights did not stay finite; warns if the held-out loss still falls after the last epoch.
     """
     stopping = None if patience is None else EarlyStopping(networks, patience)
-    generators = [torch.Generator("cpu").manual_seed(seed + i) for i in range(len(networks))]
-    history, stopped = list[dict[str, float]](), False
+    orders = [torch.Generator("cpu").manual_seed(seed + i) for i in range(len(networks))]
+    members = list(zip(networks, optimizers, parts, orders, strict=True))
+    history, stopped, lr = list[dict[str, float]](), False, optimizers[0].param_groups[0]["lr"]
     delay = DELAY if verbose is None else 0
     with tqdm(total=epochs * len(networks), unit="epoch", delay=delay, disable=verbose == 0) as bar:
         while len(history) < epochs and not stopped:
-            losses: list[dict[str, float]] = []
-            for network, optimizer, (samples, held_out), generator in zip(
-                networks, optimizers, parts, generators, strict=True
-            ):
-                losses.append({"train_loss": _epoch(network, samples, batch_size, optimizer, generator)})
-                if held_out is not None:
-                    losses[-1]["valid_loss"] = _epoch(network, held_out, batch_size)
-                bar.update()
+            losses = [_train_epoch(*member, batch_size, bar) for member in members]
             history.append({name: sum(loss[name] for loss in losses) / len(losses) for name in losses[0]})
             bar.set_postfix({name: f"{loss:.4g}" for name, loss in history[-1].items()}, refresh=False)
             stopped = stopping is not None and stopping.update(history[-1]["valid_loss"])
         bar.total = bar.n  # 100 %, also if stopped early
     if stopping is not None:
         stopping.restore()
-    _check_weights(networks, optimizers[0].param_groups[0]["lr"])
+    if not all(weights.isfinite().all() for network in networks for weights in network.parameters()):
+        raise ValueError(
+            f"SparseLabelClassifier: training diverged, the weights are not finite; scale the features or lower {lr=}"
+        )
     if stopping is not None and not stopped and stopping.still_falls():
         warnings.warn(
             f"SparseLabelClassifier: the loss on held-out samples still fell after max_epochs={epochs}; increase"
-            f" max_epochs or lr={optimizers[0].param_groups[0]['lr']!r}",
+            f" max_epochs or {lr=}",
             ConvergenceWarning,
             stacklevel=4,
         )
     return history
 
 
-def _epoch(
+def _train_epoch(
+    network: Network, optimizer: Optimizer, part: Part, order: torch.Generator, batch_size: int, bar: Any
+) -> dict[str, float]:
+    """Train a network for an epoch; the mean losses on its training and its held-out samples."""
+    samples, held_out = part
+    losses = {"train_loss": _run_epoch(network, samples, batch_size, optimizer, order)}
+    if held_out is not None:
+        losses["valid_loss"] = _run_epoch(network, held_out, batch_size)
+    bar.update()
+    return losses
+
+
+def _run_epoch(
     network: Network,
     samples: Samples,
     batch_size: int,
     optimizer: Optimizer | None = None,
-    generator: torch.Generator | None = None,
+    order: torch.Generator | None = None,
 ) -> float:
     """The mean loss of an epoch; of training, if there is an optimizer."""
     network.train(optimizer is not None)
-    batches, losses = samples.batches(batch_size, generator), list[float]()
+    batches, losses = samples.batches(batch_size, order), []
     with torch.set_grad_enabled(optimizer is not None):
         for index in batches:
-            loss = network.loss(samples.features(index), *samples.targets(index))
+            scores, (y, weight) = network.scores(samples.features(index)), samples.targets(index)
+            weight = None if weight is None else weight.to(scores.logits)
+            loss = network.head.loss(scores, y.to(scores.logits), weight=weight)
             if optimizer is not None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
             losses.append(loss.item())
     return float(np.average(losses, weights=[len(index) for index in batches]))
-
-
-def _check_weights(networks: Sequence[Network], lr: float) -> None:
-    if not all(weights.isfinite().all() for network in networks for weights in network.parameters()):
-        raise ValueError(
-            f"SparseLabelClassifier: training diverged, the weights are not finite; scale the features or lower"
-            f" lr={lr!r}"
-        )
