@@ -20,7 +20,7 @@ QUICK: dict[str, Any] = {
     "n_estimators": 2,
     "training": TrainingOptions(max_epochs=40, lr=1e-2),
     "hidden_layer_sizes": (16,),
-    "progress": False,
+    "verbose": False,
 }
 pytestmark = [
     pytest.mark.browser,

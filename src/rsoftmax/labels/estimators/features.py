@@ -64,7 +64,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts or images as an array [items, features]."""
-        features: Tensor = self._encoder().embed(X, batch_size=self.batch_size, progress=self.verbose > 0)
+        features: Tensor = self._encoder().embed(X, batch_size=self.batch_size, verbose=self.verbose > 0)
         return features.numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:

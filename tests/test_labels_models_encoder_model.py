@@ -27,9 +27,9 @@ QUICK: dict[str, Any] = {
     "n_estimators": 2,
     "training": TrainingOptions(max_epochs=5, lr=1e-2),
     "hidden_layer_sizes": (8,),
-    "progress": False,
+    "verbose": False,
 }
-FINETUNE: dict[str, Any] = {"finetune": True, "progress": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
+FINETUNE: dict[str, Any] = {"finetune": True, "verbose": False, "epochs": 4, "lr": 1e-3, "batch_size": 6}
 MANY, OF_MANY = TEXTS * 6, LABELS * 6
 COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
 
@@ -116,16 +116,33 @@ def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) ->
 
 def test_the_saved_folder_is_the_whole_model(model: LabelModel, seeing: LabelModel, tmp_path: Path) -> None:
     for one, items in ((model, TEXTS), (seeing, images()[0])):
-        folder = tmp_path / one.reads
-        one.save_pretrained(folder)
-        again, auto = LabelModel.from_pretrained(folder), AutoModel.from_pretrained(folder)
+        folder = tmp_path / one.modality
+        one.save(folder)
+        again, auto = LabelModel.load(folder), AutoModel.from_pretrained(folder)
         assert type(auto) is LabelModel
         assert again.predict(items) == auto.predict(items) == one.predict(items)
         assert isinstance(AutoConfig.from_pretrained(folder), LabelModelConfig)
-        assert f"# Multi-label classifier for {one.reads}s" in (folder / "README.md").read_text()
+        assert f"# Multi-label classifier for {one.modality}s" in (folder / "README.md").read_text()
         assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
         _, report = LabelModel.from_pretrained(folder, output_loading_info=True)
         assert not report["missing_keys"]
+
+
+def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
+    text_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LabelModel.from_encoder(text_encoder, NAMES)
+    runs: list[int] = []
+    embed = model.embed
+
+    def counted(items: list[str], **options: bool) -> torch.Tensor:
+        runs.append(len(items))
+        return embed(items, **options)
+
+    monkeypatch.setattr(model, "embed", counted)
+    model.guarantee(MANY, OF_MANY, recall=0.5)
+    model.evaluate(TEXTS, LABELS)
+    assert runs == [len(MANY), len(TEXTS)]
 
 
 def test_the_card_holds_the_evaluation(model: LabelModel, tmp_path: Path) -> None:
@@ -156,6 +173,23 @@ print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True, check=False)
     assert sorted(done.stdout) == sorted(f"{model.predict_labels(['I love it'])}\n"), done.stderr
+
+
+@pytest.mark.process
+def test_a_sparse_model_is_loaded_in_a_new_process_once_its_attention_is_registered(
+    model: LabelModel, tmp_path: Path
+) -> None:
+    model.save(tmp_path / "dense")
+    sparse = LabelModel.load(tmp_path / "dense")
+    set_attention(sparse, "r_softmax", r=0.4)
+    sparse.save(tmp_path / "sparse")
+    load = "import sys; from rsoftmax.labels import LabelModel; LabelModel.load(sys.argv[1])"
+    register = "from rsoftmax.attention import register_attention; register_attention(); "
+    for code, message in ((load, "register_attention() before loading it"), (register + load, "")):
+        words = [sys.executable, "-c", code, str(tmp_path / "sparse")]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert message in done.stderr
+        assert (done.returncode == 0) == (not message), done.stderr
 
 
 def test_sparse_attention_is_saved_with_the_model(model: LabelModel, tmp_path: Path) -> None:
@@ -195,7 +229,7 @@ def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
     assert "token_type_ids" in tensors
     output, expected = model(**tensors, labels=y), model.outputs(TEXTS)
     assert_close(output.marginals, expected.marginals, atol=1e-5, rtol=1e-4)
-    assert_close(output.p > 0, expected.probs > 0)
+    assert_close(output.probs > 0, expected.probs > 0)
     assert output.loss.ndim == 0
     assert output.logits.shape == (6, 3)
 
@@ -358,17 +392,17 @@ def test_a_long_text_is_truncated_and_an_empty_one_is_read(model: LabelModel) ->
 def test_bad_items_and_labels_are_refused_with_their_row(model: LabelModel, text_encoder: Path) -> None:
     asked: list[tuple[type[Exception], str, Any]] = [
         (TypeError, r"expected a list of texts, got one text; write \['I love it'\]", "I love it"),
-        (TypeError, "row 2: expected a text, got None", ["a", None]),
-        (ValueError, r"row 1: '\\ud800' is not valid Unicode", ["\ud800"]),
+        (TypeError, "item 2: expected a text, got None", ["a", None]),
+        (ValueError, r"item 1: '\\ud800' is not valid Unicode", ["\ud800"]),
     ]
     for error, message, items in asked:
         with pytest.raises(error, match=message):
             model.predict(items)
     known: list[tuple[str, list[str], Any]] = [
-        ("row 2: unknown label 'jo'", ["a", "b"], [["joy"], ["jo"]]),
-        (r"row 1: labels must be a list of names, got 'joy'; use \['joy'\]", ["a"], ["joy"]),
+        ("item 2: unknown label 'jo'", ["a", "b"], [["joy"], ["jo"]]),
+        (r"item 1: labels must be a list of names, got 'joy'; use \['joy'\]", ["a"], ["joy"]),
         ("got 2 and 1", ["a", "b"], [["joy"]]),
-        ("row 2: labels must be a list of names, got None", ["a", "b"], [["joy"], None]),
+        ("item 2: labels must be a list of names, got None", ["a", "b"], [["joy"], None]),
         ("labels must be 0 or 1", ["a"], torch.tensor([[0.0, 1.0, 2.0]])),
     ]
     for message, items, labels in known:
@@ -413,7 +447,7 @@ def test_a_path_and_the_image_itself_are_predicted_alike_and_others_refused(seei
     with pytest.raises(TypeError, match=r"expected a list of images, got one image; write \['a.png'\]"):
         seeing.predict("a.png")
     for wrong in (None, b"bytes", [[0, 0, 0]]):
-        with pytest.raises(TypeError, match="row 2: expected an image, got"):
+        with pytest.raises(TypeError, match="item 2: expected an image, got"):
             seeing.predict([items[0], wrong])
     exif, half = Image.Exif(), Image.new("RGB", (40, 20), (200, 0, 0))
     exif[ExifTags.Base.Orientation] = 6
@@ -448,9 +482,11 @@ def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
 
 
 def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Path) -> None:
-    for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}):
-        with pytest.raises(ValueError, match="fine-tuning: epochs must be positive and batch_size at least 1"):
-            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, progress=False, **wrong)
+    for wrong in ({"epochs": 0}, {"epochs": -1}, {"epochs": float("nan")}, {"batch_size": 0}, {"lr": 0}):
+        with pytest.raises(
+            ValueError, match="fine-tuning: epochs and lr must be positive and batch_size at least 1, got"
+        ):
+            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, verbose=False, **wrong)
 
 
 def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from rsoftmax.labels import Average, LabelModel, TableModel
 from rsoftmax.labels.models import onnx
 from rsoftmax.labels.models.onnx import export
+from rsoftmax.labels.models.table import TableConfig
 
 
 def check_export(model: Any, tensors: dict[str, torch.Tensor], items: list[Any], folder: Path) -> None:
@@ -37,7 +38,9 @@ def randomised(model: Any) -> Any:
 
 
 def a_table_model() -> TableModel:
-    model = TableModel(["a", "b"], ["u", "v"], 3, 4, {"average": "samples"})
+    model = TableModel.from_config(
+        TableConfig(["u", "v"], ["a", "b"], quantiles=3, hidden=4, head={"average": "samples"})
+    )
     model.preprocessing.get_buffer("quantiles").copy_(torch.tensor([[0.0, 0.5, 1.0]] * 2))
     randomised(model)
     return model

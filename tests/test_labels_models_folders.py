@@ -5,28 +5,29 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from encoders import NAMES
-from safetensors.torch import load_file
 
 from rsoftmax import __version__
 from rsoftmax.labels import LabelModel, TableModel
 from rsoftmax.labels.models import folders, table
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
+from rsoftmax.labels.models.table import TableConfig
 
 FILES = {"README.md", "config.json", "model.safetensors"}
+SETTINGS = {"model_type": TABLE, "labels": ["a"], "features": ["u"]}
 
 
 def versioned(number: int) -> TableModel:
     """A model whose labels, evaluation and weights all say its number."""
-    model = TableModel([f"a{number}", f"b{number}"], ["u"], 3, 4, {})
+    model = TableModel.from_config(TableConfig(["u"], [f"a{number}", f"b{number}"], quantiles=3, hidden=4))
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.fill_(number)
@@ -96,6 +97,7 @@ def test_the_first_save_is_whole_or_not_there_at_all(tmp_path: Path) -> None:
             versioned(1).save(folder)
         if (folder / folders.COMMITTED).exists() or (folder / "config.json").exists():
             assert number_of(TableModel.load(folder)) == 1, done
+            assert names(folder) == FILES, done
         else:
             with pytest.raises(FileNotFoundError, match="rsoftmax train --out"):
                 TableModel.load(folder)
@@ -140,69 +142,31 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_save_during_a_load_waits_and_the_load_gets_one_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    versioned(1).save(tmp_path)
-    save = threading.Thread(target=versioned(2).save, args=[tmp_path])
-
-    def after_a_save(path: Path) -> dict[str, torch.Tensor]:
-        monkeypatch.undo()
-        save.start()
-        save.join(timeout=0.5)
-        return load_file(path)
-
-    monkeypatch.setattr(table, "load_file", after_a_save)
-    assert number_of(TableModel.load(tmp_path)) == 1
-    save.join()
-    assert number_of(TableModel.load(tmp_path)) == 2
-
-
-def test_two_saves_at_the_same_time_do_not_remove_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    versioned(1).save(tmp_path)
-    other = threading.Thread(target=versioned(3).save, args=[tmp_path])
-    locked = folders._locked
-
-    def after_a_save(folder: Path, **options: bool) -> AbstractContextManager[None]:
-        if folder.name.startswith(folders.UNFINISHED):  # made, and not locked yet
-            monkeypatch.undo()
-            other.start()
-            other.join(timeout=0.5)
-        return locked(folder, **options)
-
-    monkeypatch.setattr(folders, "_locked", after_a_save)
-    versioned(2).save(tmp_path)
-    other.join()
-    assert number_of(TableModel.load(tmp_path)) in {2, 3}
-    assert names(tmp_path) == FILES
-
-
 @pytest.mark.process
-def test_loads_while_another_process_saves_and_is_killed_get_whole_versions(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_saves_leaves_one_whole_version(tmp_path: Path) -> None:
     code = """
 import sys
-from test_files_folders import versioned
+from test_labels_models_folders import versioned
 models, folder = [versioned(1), versioned(2)], sys.argv[1]
 print("ready", flush=True)
 for number in range(10**9):
     models[number % 2].save(folder)
 """
-    versioned(1).save(tmp_path / "model")
-    path = os.pathsep.join(sys.path)
-    program = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path / "model"],
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert program.stdout is not None
-    assert program.stdout.readline() == b"ready\n"
-    found = [number_of(TableModel.load(tmp_path / "model")) for _ in range(100)]
-    assert program.poll() is None
-    program.send_signal(signal.SIGKILL)
-    program.communicate()
-    assert set(found) == {1, 2}
-    assert number_of(TableModel.load(tmp_path / "model")) in {1, 2}
-    versioned(3).save(tmp_path / "model")
-    assert names(tmp_path / "model") == FILES
+    folder, path = tmp_path / "model", os.pathsep.join(sys.path)
+    versioned(1).save(folder)
+    for delay in (0.0, 0.003, 0.005, 0.008):
+        program = subprocess.Popen(
+            [sys.executable, "-c", code, folder], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        program.send_signal(signal.SIGKILL)
+        program.communicate()
+        assert number_of(TableModel.load(folder)) in {1, 2, 3}
+        versioned(3).save(folder)
+        assert number_of(TableModel.load(folder)) == 3
+        assert names(folder) == FILES
 
 
 def test_a_model_is_not_saved_over_another_kind_of_model_or_over_files_of_others(
@@ -232,7 +196,7 @@ def test_a_model_card_that_was_edited_is_kept(tmp_path: Path) -> None:
     versioned(1).save(tmp_path)
     written = (tmp_path / "README.md").read_text()
     assert "A multi-label classifier for tabular rows: 2 labels from 1 feature (u)." in written
-    other = TableModel(["x"], ["u", "v"], 3, 4, {})
+    other = TableModel.from_config(TableConfig(["u", "v"], ["x"]))
     other.save(tmp_path)
     assert "1 label from 2 features (u, v)." in (tmp_path / "README.md").read_text()
     for card in (written.replace("tabular", "my"), "# Mine", "\udcff"):
@@ -336,11 +300,11 @@ def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp
 def test_a_version_may_lack_a_file_that_an_older_and_a_newer_one_have(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for extra in (True, False, True):
-        with folders.write(tmp_path) as place:
-            (place / "config.json").write_text(json.dumps({"model_type": TABLE}))
+        with folders.write(tmp_path) as staged:
+            (staged / "config.json").write_text(json.dumps(SETTINGS))
             if extra:
-                (place / "extra.json").write_text("{}")
-        assert names(tmp_path) == {"config.json", "notes.txt", *(["extra.json"] if extra else [])}
+                (staged / "extra.json").write_text("{}")
+        assert names(tmp_path) == {"README.md", "config.json", "notes.txt", *(["extra.json"] if extra else [])}
 
 
 def test_no_name_in_the_settings_leads_out_of_the_folder(tmp_path: Path) -> None:
@@ -351,10 +315,23 @@ def test_no_name_in_the_settings_leads_out_of_the_folder(tmp_path: Path) -> None
     leading = ["../thesis.docx", str(outside), "a/../../thesis.docx", "link/thesis.docx"]
     settings = {"model_type": TABLE, "files": [*leading, "config.json"]}
     (folder / "config.json").write_text(json.dumps(settings))
-    with folders.write(folder) as place:
-        (place / "config.json").write_text(json.dumps({"model_type": TABLE}))
+    with folders.write(folder) as staged:
+        (staged / "config.json").write_text(json.dumps(SETTINGS))
     remove_model(folder)
     assert outside.read_text() == "mine"
+
+
+def test_a_link_in_place_of_a_committed_save_moves_no_files(tmp_path: Path) -> None:
+    model, mine = tmp_path / "model", tmp_path / "mine"
+    versioned(1).save(model)
+    mine.mkdir()
+    (mine / "thesis.docx").write_text("mine")
+    for name in (folders.COMMITTED, f"{folders.UNFINISHED}1"):
+        (model / name).symlink_to(mine)
+    assert number_of(TableModel.load(model)) == 1
+    with suppress(OSError):
+        versioned(2).save(model)
+    assert names(mine) == {"thesis.docx"}
 
 
 def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
@@ -365,7 +342,7 @@ def test_a_folder_in_the_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
     (weights / "thesis.docx").write_text("mine")
     with pytest.raises(FileExistsError, match=r"holds model.safetensors, which is not part of a saved TableModel"):
         versioned(2).save(tmp_path / "model")
-    with folders.write(tmp_path / "model") as place:  # a version without the file
-        (place / "config.json").write_text(json.dumps({"model_type": TABLE}))
+    with folders.write(tmp_path / "model") as staged:  # a version without the file
+        (staged / "config.json").write_text(json.dumps(SETTINGS))
     assert (weights / "thesis.docx").read_text() == "mine"
     assert names(tmp_path / "model") == FILES

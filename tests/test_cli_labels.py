@@ -126,11 +126,11 @@ def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> No
     assert {"cold", "wet"} <= set(re.findall("[a-z]+", blue))
     for wrong, message in (
         (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out samples: it takes at least 99"),
-        (["--precision", 0.8], "needs --confidence, such as 0.95"),
-        (["--recall", 1.5], "expected a number between 0 and 1, got 1.5"),
-        (["--recall", 0.8, "--by", "rows"], "'rows' is not one of samples, micro, label"),
-        (["--recall", 0.8, "--precision", 0.8], "pass only one of them"),
-        (["--confidence", 0.9], "only with --recall or --precision"),
+        (["--precision", 0.8], "pass confidence=0.95"),
+        (["--recall", 1.5], "must be in (0, 1), got 1.5"),
+        (["--recall", 0.8, "--by", "rows"], "'rows' is not one of 'samples', 'micro', 'label'"),
+        (["--recall", 0.8, "--precision", 0.8], "pass either recall or precision"),
+        (["--confidence", 0.9], "has an effect only with --recall or --precision"),
     ):
         assert message in rsoftmax("train", *words, tmp_path / "other", *wrong, code=2), wrong
     assert not (tmp_path / "other").exists()
@@ -185,9 +185,9 @@ def test_settings_of_training_and_sparse_attention_reach_the_model(
     attention = ["--model", tmp_path / "model", "--text", "I love it", "--out", tmp_path / "map.png"]
     assert "t_softmax, t = 2" in rsoftmax("attention-map", *attention)
     for wrong, message in (
-        (["--t", 2], "--t needs --attention"),
+        (["--t", 2], "Invalid value for --t: has an effect only with --attention"),
         (["--attention", "t_softmax"], "t_softmax needs t"),
-        (["--lr", 0], "expected a number above 0"),
+        (["--lr", 0], "lr must be positive, got 0.0"),
     ):
         assert message in rsoftmax("train", table, *words[:-1], tmp_path / "other", *wrong, code=2), wrong
     assert not (tmp_path / "other").exists()
@@ -198,11 +198,14 @@ def test_options_that_would_have_no_effect_are_refused(
 ) -> None:
     words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
     texts: list[Any] = ["--text", "text", "--encoder", text_encoder, *words]
-    assert "expected a number above 0, with --finetune only" in rsoftmax("train", table, *texts, "--epochs", 2, code=2)
+    alone = rsoftmax("train", table, *texts, "--epochs", 2, code=2)
+    assert "Invalid value for --epochs: has an effect only with --finetune" in alone
     for epochs in (0, -1, "nan", "inf"):
         refused = rsoftmax("train", table, *texts, "--finetune", f"--epochs={epochs}", code=2)
-        assert "expected a number above 0, with --finetune only" in refused
-    assert "only texts have tokens" in rsoftmax("train", table, "--features", "u", *words, "--max-tokens", 9, code=2)
+        assert "epochs and lr must be positive and batch_size at least 1, got epochs=" in refused
+    assert "has an effect only with --text" in rsoftmax(
+        "train", table, "--features", "u", *words, "--max-tokens", 9, code=2
+    )
     assert "separator of labels is empty" in rsoftmax("train", table, *texts, "--separator", "", code=2)
     assert "separator of labels is empty" in rsoftmax("evaluate", model, table, "--separator", "", code=2)
     assert "for --plot" in rsoftmax("evaluate", model, table, "--plot", "scores.gif", code=2)
@@ -229,7 +232,7 @@ def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
         "predict", model, "-", "I love it", typed="so happy\n", code=2
     )
     assert "byte 8 is not valid UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
-    assert "row 1: '\\udcff' is not valid Unicode" in rsoftmax("predict", model, "\udcff", code=2)
+    assert "item 1: '\\udcff' is not valid Unicode" in rsoftmax("predict", model, "\udcff", code=2)
     assert len(rsoftmax("predict", model, "happy " * 1000).splitlines()) == 1
 
 
@@ -261,10 +264,12 @@ def test_mistakes_in_options_are_answered(
 ) -> None:
     words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
     assert "pass exactly one of --text or --image or --features" in rsoftmax("train", table, *words, code=2)
-    assert "is not one of micro, macro, samples" in rsoftmax(
+    assert "is not one of 'micro', 'macro', 'samples'" in rsoftmax(
         "train", table, "--text", "text", "--average", "weighted", *words, code=2
     )
-    assert "table rows have no encoder" in rsoftmax("train", table, "--features", "u", "--finetune", *words, code=2)
+    assert "Invalid value for --finetune: has an effect only with --text or --image" in rsoftmax(
+        "train", table, "--features", "u", "--finetune", *words, code=2
+    )
     assert "row 1: the file" in rsoftmax("train", table, "--image", "text", "--encoder", text_encoder, *words, code=2)
     assert "encodes images; pass their column as --image" in rsoftmax(
         "train", table, "--text", "text", "--encoder", image_encoder, *words, code=2
