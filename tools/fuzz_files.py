@@ -283,7 +283,7 @@ def read_features(folder: Path) -> object:
 
 
 def rows_files() -> dict[str, bytes]:
-    from rsoftmax_lab.comparison.methods import METHODS
+    from rsoftmax_lab.comparison import METHODS
 
     runs: dict[str, dict[str, Any]] = {
         "synthetic": {"classes": 20, "labels": 5},

@@ -27,7 +27,7 @@ from rsoftmax_lab.bench.rows import Row, Spread, append, read
 from rsoftmax_lab.bench.run import measure, run
 from rsoftmax_lab.bench.tables import group_table, ratio_table, verdict
 from rsoftmax_lab.bench.timing import spread, take_turns
-from rsoftmax_lab.comparison.methods import METHODS
+from rsoftmax_lab.comparison import METHODS
 
 RESULTS = Path(__file__).parents[2] / "results"
 

@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from rsoftmax.labels.models.card import printable
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import METHODS, Training
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue.grid import Run as GlueRun
 from rsoftmax_lab.experiments.images.grid import Run as ImagesRun

@@ -29,9 +29,8 @@ from rsoftmax._transformers import quiet
 from rsoftmax.cli import app
 from rsoftmax.labels import AVERAGES, LabelModel
 from rsoftmax.labels.models.images import BadImageError, File, open_image
-from rsoftmax_lab.comparison import rules
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.scores import scores
+from rsoftmax_lab import comparison
+from rsoftmax_lab.comparison import METHODS, scores
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.images import coco, extraction, features, hub, section, voc
 from rsoftmax_lab.experiments.images.backbone import Backbone
@@ -360,10 +359,15 @@ def test_ignored_labels_count_nowhere() -> None:
     truth = np.array([[True, False, False], [False, True, False]])
     ignored = np.array([[False, True, False], [False, False, True]])
     p = np.array([[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]], dtype=np.float32)
-    judged = rules.outputs(p, p, truth, ignored)
-    for rule in (rules.at_least(0.3), rules.tuned("z"), rules.tuned("p"), rules.true_count):
+    judged = comparison.Outputs.of(p, p, truth, ignored)
+    for rule in (
+        comparison.at_least(0.3),
+        comparison.tuned("logits"),
+        comparison.tuned("probs"),
+        comparison.true_count,
+    ):
         assert scores(judged.Y, rule(judged)(judged))["micro"] == 100
-    assert rules.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
+    assert comparison.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.comparison.methods import KNOWN, METHODS
-from rsoftmax_lab.comparison.predictors import Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import ALL_METHODS, METHODS, Comparison, Predictor
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.synthetic import grid as synthetic
 from rsoftmax_lab.experiments.synthetic.grid import Draw
@@ -39,7 +37,7 @@ def made_up(run: Any) -> dict[str, Any]:
 
     rules = {
         rule: {"epoch": 7, "validation": scores(rule, 1), "test": scores(rule, 0), "test_last": scores(rule, -1)}
-        for rule in KNOWN[run.method].rules
+        for rule in ALL_METHODS[run.method].rules
     }
     cost = 0.02 if run.method == "r_softmax_count" else 0.01
     return {"run": differences(run), "seconds": 1.0, "epoch_seconds": cost, "rules": rules}

@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier
-from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.scores import scores
-from rsoftmax_lab.comparison.thresholds import TUNE
+from rsoftmax_lab.comparison import TUNE, Comparison, scores
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.users import once
 from rsoftmax_lab.experiments.users.data import load

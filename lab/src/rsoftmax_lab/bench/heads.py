@@ -15,8 +15,7 @@ from rsoftmax.labels import MultiLabelHead
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Settings
 from rsoftmax_lab.bench.rows import Case
 from rsoftmax_lab.bench.timing import Call
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import METHODS, Training
 
 SHAPES = ((128, 20), (128, 983), (64, 100_000))  # rows in a batch, labels
 QUICK_SHAPES = ((16, 20),)

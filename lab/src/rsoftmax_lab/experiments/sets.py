@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
 
-from rsoftmax_lab.comparison.data import Rows
+from rsoftmax_lab.comparison import Samples
 from rsoftmax_lab.experiments import mulan
 
 
@@ -20,13 +20,13 @@ def read(folder: Path, dataset: str) -> tuple[mulan.Table, mulan.Table]:
     return mulan.read(folder / dataset)
 
 
-def standardised(parts: Sequence[Rows], numeric: NDArray[np.bool_]) -> list[Rows]:
+def standardised(parts: Sequence[Samples], numeric: NDArray[np.bool_]) -> list[Samples]:
     """Standardize numeric features by the statistics of the first part; one-hot features stay 0 and 1."""
     if not numeric.any():
         return list(parts)
     first = parts[0].X
     scaler = StandardScaler(with_mean=not sp.issparse(first)).fit(first[:, numeric])
-    return [Rows(_scaled(rows.X, numeric, scaler), rows.Y) for rows in parts]
+    return [Samples(_scaled(rows.X, numeric, scaler), rows.Y) for rows in parts]
 
 
 def _scaled(X: Any, numeric: NDArray[np.bool_], scaler: StandardScaler) -> Any:

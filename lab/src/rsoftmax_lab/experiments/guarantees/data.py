@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from rsoftmax.labels.estimators.expected_f1 import FoldModel
-from rsoftmax_lab.comparison.data import Rows
+from rsoftmax_lab.comparison import Samples
 from rsoftmax_lab.experiments import goemotions, sets
 from rsoftmax_lab.experiments.guarantees.grid import TEXTS
 
@@ -27,21 +27,21 @@ def scored(folder: Path, texts: Path | None, dataset: str) -> Scored:
     if dataset == TEXTS and texts is not None:
         return _fitted(*_texts(texts))
     train, test = sets.read(folder, dataset)
-    return _fitted(*sets.standardised([Rows(train.X, train.Y), Rows(test.X, test.Y)], train.numeric))
+    return _fitted(*sets.standardised([Samples(train.X, train.Y), Samples(test.X, test.Y)], train.numeric))
 
 
-def _texts(folder: Path) -> tuple[Rows, Rows]:
+def _texts(folder: Path) -> tuple[Samples, Samples]:
     found = goemotions.read(folder)
     words = goemotions.tfidf().fit(found.train.texts)
     held_out = [*found.dev.texts, *found.test.texts]
     truth = torch.cat([found.dev.truth, found.test.truth])
     return (
-        Rows(words.transform(found.train.texts), found.train.truth.numpy() == 1),
-        Rows(words.transform(held_out), truth.numpy() == 1),
+        Samples(words.transform(found.train.texts), found.train.truth.numpy() == 1),
+        Samples(words.transform(held_out), truth.numpy() == 1),
     )
 
 
-def _fitted(train: Rows, test: Rows) -> Scored:
+def _fitted(train: Samples, test: Samples) -> Scored:
     model = FoldModel(LogisticRegression(max_iter=1000)).fit(train.X, train.Y.astype(np.int64))
     pi: Any = np.nan_to_num(expit(model.log_odds(test.X)))
     some = test.Y.any(1)

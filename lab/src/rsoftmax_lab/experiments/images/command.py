@@ -80,7 +80,7 @@ class Options:
     @property
     def methods(self) -> list[str]:
         """The methods to run, including the one to save."""
-        from rsoftmax_lab.comparison.methods import METHODS
+        from rsoftmax_lab.comparison import METHODS
 
         saved = [self.save_method] if self.save else []
         return list(dict.fromkeys([*self.only, *saved])) if self.only else list(METHODS)
@@ -132,7 +132,7 @@ def _reproduce(dataset: str, options: Options, sweep: Sweep) -> None:
 def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[Run]]":
     """Validate everything before the first run."""
     from rsoftmax.labels.models.folders import LABELS, check_writable
-    from rsoftmax_lab.comparison.methods import METHODS, check_method
+    from rsoftmax_lab.comparison import METHODS, check_method
     from rsoftmax_lab.experiments.images import data, grid
     from rsoftmax_lab.experiments.images.backbone import Backbone
     from rsoftmax_lab.experiments.images.run import prepare
@@ -162,7 +162,7 @@ def _prepare(dataset: str, options: Options, sweep: Sweep) -> "tuple[Way, list[R
 
 
 def _save(way: "Way", runs: "list[Run]", rows: Path, method: str, folder: Path) -> None:
-    from rsoftmax_lab.comparison.methods import METHODS
+    from rsoftmax_lab.comparison import METHODS
     from rsoftmax_lab.experiments.images.results import chosen
 
     with usage_errors("--save"):

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rsoftmax_lab.comparison.line_styles import LINE_STYLES, LineStyle, label
-from rsoftmax_lab.comparison.predictors import Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import LINE_STYLES, Comparison, LineStyle, Predictor
 from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
 SHOWN = {one: line for one, line in LINE_STYLES.items() if one.method != "softmax"} | {
@@ -23,7 +21,7 @@ def draw(comparison: Comparison, titles: dict[str, str], path: Path) -> None:
     """A panel for each dataset: lines are means over seeds, at the best learning rate of each seed."""
     figure, (axes,) = panels(1, len(titles), width=6.2, height=5.4)
     for axis, (point, title) in zip(axes, titles.items(), strict=True):
-        _panel(axis, list(comparison.rows[point].values()))
+        _panel(axis, list(comparison.records[point].values()))
         axis.set_title(title, fontsize=11)
     axes[0].set_ylabel("micro-F1 on val", fontsize=9)
     legend(figure, axes, columns=2 * len(titles))
@@ -38,7 +36,7 @@ def _panel(axis: Axes, seeds: list[dict[str, Any]]) -> None:
         if known:
             mean = np.mean(known, axis=0)
             highest = max(highest, mean.max())
-            style: dict[str, Any] = {"color": line.color, "linewidth": line.width, "label": label(one)}
+            style: dict[str, Any] = {"color": line.color, "linewidth": line.width, "label": one.legend}
             axis.plot(range(1, len(mean) + 1), mean, line.style, **style)
     axis.set_xlabel("epoch", fontsize=9)
     axis.set_ylim(0.45 * highest, 1.03 * highest)

@@ -23,9 +23,7 @@ from rsoftmax.labels.models.finetuning import Checkpoints, last_checkpoint, remo
 from rsoftmax.labels.models.folders import LABELS, check_writable
 from rsoftmax.labels.models.images import File, open_image
 from rsoftmax.labels.models.inputs import Inputs
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.rules import Outputs, outputs
-from rsoftmax_lab.comparison.scores import scores
+from rsoftmax_lab.comparison import METHODS, Outputs, scores
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
@@ -167,7 +165,7 @@ class _Comparison(Trainer):
     def _outputs(self, split: str) -> Outputs:
         shown = self.judged[split]
         u, _, p = np.asarray(self.predict(shown).predictions)
-        return outputs(u, p, shown.images.labels, shown.images.ignored)
+        return Outputs.of(u, p, shown.images.labels, shown.images.ignored)
 
     def _line(self, state: Any, logs: dict[str, Any]) -> str | None:
         """A progress line for an epoch."""

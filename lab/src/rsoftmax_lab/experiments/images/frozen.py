@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.labels import LabelModel
-from rsoftmax_lab.comparison.data import Data, Rows
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.training import classifier, train_and_score
+from rsoftmax_lab.comparison import METHODS, Data, Samples, classifier, train_and_score
 from rsoftmax_lab.experiments.images import extraction, features
 from rsoftmax_lab.experiments.images.backbone import Backbone
 from rsoftmax_lab.experiments.images.grid import Run, hold_out
@@ -71,9 +69,9 @@ class Frozen:
         train, val = self.train.images, self.val.images
         learn, select = hold_out(len(train), run)
         X, V = _features(self.train.file), _features(self.val.file)
-        test = Rows(V, val.labels, val.ignored)
-        aside = Rows(X[select], train.labels[select], train.ignored[select])
-        return Data(Rows(X[learn], train.labels[learn]), aside if run.selection_share else test, test)
+        test = Samples(V, val.labels, val.ignored)
+        aside = Samples(X[select], train.labels[select], train.ignored[select])
+        return Data(Samples(X[learn], train.labels[learn]), aside if run.selection_share else test, test)
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Retrain a head on all training images, and save it with its network as one model."""

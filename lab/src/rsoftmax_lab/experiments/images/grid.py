@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import METHODS, Training
 from rsoftmax_lab.experiments.images.image_set import Splits
 
 DATASETS = ("voc", "coco")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.labels.models.images import BadImageError, File, open_image
-from rsoftmax_lab.comparison.data import Labels
+from rsoftmax_lab.comparison import Labels
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, PAPERS, PREDICTORS, SPARSE, Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import BEST_OF_OURS, PAPERS, PREDICTORS, SPARSE, Comparison, Predictor
 from rsoftmax_lab.report.mean import Mean
 from rsoftmax_lab.report.table import Table
 
@@ -65,7 +64,7 @@ def _table(head: str, columns: Sequence[Column], lines: Sequence[_Line]) -> Tabl
     """The columns that have runs, and the rows that have numbers."""
     heads, rows, known = [head], [[line.name] for line in lines], [False] * len(lines)
     for place, (point, title) in enumerate(TITLES.items()):
-        ours = [column for column in columns if point in column.comparison.rows]
+        ours = [column for column in columns if point in column.comparison.records]
         heads += [f"{title}: paper", *(column.title for column in ours)] if ours else []
         for number, line in enumerate(lines if ours else ()):
             paper, *others = line.cells(place, point, ours)

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import METHODS, Comparison
 from rsoftmax_lab.experiments.images.grid import Run
 from rsoftmax_lab.running import rows
 from rsoftmax_lab.running.journal import Notice

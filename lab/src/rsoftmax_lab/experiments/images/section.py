@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 from rsoftmax.labels import AVERAGES
 from rsoftmax.labels.models.card import count_of
-from rsoftmax_lab.comparison import tables
-from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OURS, PAPERS, PREDICTORS, SPARSE, Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import BEST_OF_OURS, ORACLES, OURS, PAPERS, PREDICTORS, SPARSE, Comparison, Predictor
 from rsoftmax_lab.experiments.images import figure, published
 from rsoftmax_lab.experiments.images.grid import WAYS, Run
 from rsoftmax_lab.experiments.images.published import SOFTMAX, TITLES, Column
@@ -61,7 +59,7 @@ class Other(NamedTuple):
 
 def _other(found: Table1, way: str, out: Path) -> Other:
     columns = [*_chosen(found), Column("after the last epoch", found.paper, "test_last")]
-    learning_rates = _learning_rates(found.paper if found.paper.rows else found.held_out)
+    learning_rates = _learning_rates(found.paper if found.paper.records else found.held_out)
     curves = _curves(found, out / f"figure3-{way}.png")
     table, leads = published.scores(columns), published.leads(columns)
     return Other(way, TRAINED[way], _sets(found), table, leads, learning_rates, curves)
@@ -69,7 +67,7 @@ def _other(found: Table1, way: str, out: Path) -> Other:
 
 def _curves(found: Table1, path: Path) -> list[Path]:
     """Draw the learning curves on val; empty if all runs select on held-out images."""
-    titles = {point: title for point, title in TITLES.items() if point in found.paper.rows}
+    titles = {point: title for point, title in TITLES.items() if point in found.paper.records}
     if titles:
         figure.draw(found.paper, titles, path)
     return [path] if titles else []
@@ -79,7 +77,7 @@ def _sets(table: Table1) -> list[str]:
     """The settings of the runs on each dataset."""
     lines = []
     for point, settings in table.settings.items():
-        seeds = {seed for way in (table.paper, table.held_out) for seed in way.rows.get(point, {})}
+        seeds = {seed for way in (table.paper, table.held_out) for seed in way.records.get(point, {})}
         share = f"{100 * table.shares[point]:g} % held out" if table.shares[point] else "nothing held out"
         made = [f"{TITLES[point]}: {count_of(len(seeds), 'seed')}", share, listed(settings)]
         lines.append(", ".join(part for part in made if part))
@@ -112,7 +110,7 @@ def claims(found: Table1) -> list[Claim]:
 
 
 def _points(found: Table1) -> list[str]:
-    return [point for point in TITLES if point in found.paper.rows or point in found.held_out.rows]
+    return [point for point in TITLES if point in found.paper.records or point in found.held_out.records]
 
 
 def _chosen(found: Table1) -> list[Column]:
@@ -120,16 +118,16 @@ def _chosen(found: Table1) -> list[Column]:
 
 
 def _scores(comparison: Comparison, several: Iterable[Predictor], split: str, average: str = "micro") -> Table:
-    groups = {TITLES[point]: [point] for point in TITLES if point in comparison.rows}
-    return tables.table(comparison, several, groups, split, average)
+    groups = {TITLES[point]: [point] for point in TITLES if point in comparison.records}
+    return comparison.table(several, groups, split, average)
 
 
 def _learning_rates(comparison: Comparison) -> Table:
     """The selected learning rate and epoch of each seed."""
-    points = [point for point in TITLES if point in comparison.rows]
+    points = [point for point in TITLES if point in comparison.records]
 
     def cell(point: str, one: Predictor) -> str:
-        rows = [methods[one.method] for methods in comparison.rows[point].values() if one.method in methods]
+        rows = [methods[one.method] for methods in comparison.records[point].values() if one.method in methods]
         rules = [row["rules"][one.rule] for row in rows if one.rule in row["rules"]]
         return ", ".join(f"{rule['lr']:g} ({rule['epoch']})" for rule in rules)
 

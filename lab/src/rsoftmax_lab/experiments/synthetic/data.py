@@ -7,8 +7,7 @@ import numpy as np
 from sklearn.datasets import make_multilabel_classification
 from sklearn.preprocessing import StandardScaler
 
-from rsoftmax_lab.comparison.data import Data, Rows
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import Data, Samples, Training
 from rsoftmax_lab.experiments.synthetic.grid import Run
 
 
@@ -32,4 +31,4 @@ def _draw(run: Run) -> Data:
     train = round(0.8 * run.samples)
     X = StandardScaler().fit(X[:train]).transform(X).astype(np.float32)
     parts = [slice(0, train), slice(train, run.samples), slice(run.samples, None)]
-    return Data(*(Rows(X[part], Y[part].astype(bool)) for part in parts))
+    return Data(*(Samples(X[part], Y[part].astype(bool)) for part in parts))

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from rsoftmax_lab.comparison.line_styles import LINE_STYLES, label
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import LINE_STYLES, Comparison
 from rsoftmax_lab.experiments.synthetic.grid import LENGTH, Draw
 from rsoftmax_lab.report.figure import legend, panels, save, tidy
 
@@ -50,7 +49,7 @@ def _panel(axis: Axes, comparison: Comparison, points: list[Draw], places: list[
             markersize=5,
             linewidth=line.width,
             zorder=2 + line.width,
-            label=label(one),
+            label=one.legend,
         )
         axis.fill_between(x, y - spread, y + spread, color=line.color, alpha=0.13, linewidth=0)
         highs += [mean.value for _, mean in known]

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rsoftmax_lab.comparison.methods import METHODS, USERS
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import METHODS, USERS, Training
 
 CLASSES = (10, 20, 30)
 LENGTH = 2000

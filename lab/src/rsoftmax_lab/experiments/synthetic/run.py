@@ -1,7 +1,6 @@
 """One run of Figure 2."""
 
-from rsoftmax_lab.comparison.methods import USERS
-from rsoftmax_lab.comparison.training import fit_and_score, train_and_score
+from rsoftmax_lab.comparison import USERS, fit_and_score, train_and_score
 from rsoftmax_lab.experiments.synthetic.data import draw
 from rsoftmax_lab.experiments.synthetic.grid import Run
 from rsoftmax_lab.running.runs import Row

@@ -4,24 +4,23 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rsoftmax.labels import AVERAGES
-from rsoftmax_lab.comparison import tables
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.predictors import (
+from rsoftmax_lab.comparison import (
     BEST_OF_OURS,
     BY_USERS,
     IN_THE_PAPER,
     ITS_NETWORK_TUNED,
     LITERAL,
+    METHODS,
     ORACLES,
     OTHERS,
     PAPERS,
     PREDICTORS,
     SPARSE,
     USERS_MICRO,
+    Comparison,
+    Point,
     Predictor,
 )
-from rsoftmax_lab.comparison.results import Comparison
-from rsoftmax_lab.comparison.training import Point
 from rsoftmax_lab.experiments.synthetic import figure
 from rsoftmax_lab.experiments.synthetic.grid import Draw, Run
 from rsoftmax_lab.report.markdown import render
@@ -41,7 +40,7 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
     test = _by_classes(comparison, PREDICTORS, "test")
     text = render(
         __package__,
-        made=tables.made(comparison),
+        made=comparison.describe(),
         reading=reading(comparison).title,
         claims=weighed(claims(comparison), test.columns[1:]),
         validation=_by_classes(comparison, PREDICTORS, "validation"),
@@ -145,13 +144,13 @@ def _points(comparison: Comparison, k: int) -> list[Point]:
 
 def _by_classes(comparison: Comparison, several: Iterable[Predictor], split: str, average: str = "micro") -> Table:
     groups = {f"{k} classes": _points(comparison, k) for k in _classes(comparison)}
-    return tables.table(comparison, several, groups, split, average)
+    return comparison.table(several, groups, split, average)
 
 
 def _by_point(comparison: Comparison, k: int) -> Table:
     points = sorted(_points(comparison, k))
     groups = {f"{p.labels} labels, length {p.length}": [p] for p in points}
-    return tables.table(comparison, PREDICTORS, groups, "test")
+    return comparison.table(PREDICTORS, groups, "test")
 
 
 def _users(comparison: Comparison) -> Table | None:
@@ -159,7 +158,7 @@ def _users(comparison: Comparison) -> Table | None:
     points = sorted(point for point in comparison.points() if comparison.mean(USERS_MICRO, [point], "test"))
     if not points:
         return None
-    scores = tables.table(comparison, (*BY_USERS, *PREDICTORS), {_named(point): [point] for point in points}, "test")
+    scores = comparison.table((*BY_USERS, *PREDICTORS), {_named(point): [point] for point in points}, "test")
     others = [one for one in (*BY_USERS, *PREDICTORS) if one != USERS_MICRO]
     leads = [signed(comparison.lead(USERS_MICRO, others, [point], "test")) for point in points]
     return Table(scores.columns, [*scores.rows, [f"{USERS_MICRO.title}, lead over the best other", *leads]])

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rsoftmax_lab.comparison.data import Data, Rows
+from rsoftmax_lab.comparison import Data, Samples
 from rsoftmax_lab.experiments import sets
 
 
 def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data:
-    """A dataset with a random fraction of its training rows as validation rows. Rows without labels are kept.
+    """A dataset with a random fraction of its training rows as validation rows. Samples without labels are kept.
 
     Numeric features are standardized by the training rows; one-hot features stay 0 and 1.
     """
@@ -21,5 +21,5 @@ def load(folder: Path, dataset: str, validation_share: float, seed: int) -> Data
             f"{dataset}: validation_share={validation_share} of {len(order)} training rows is {aside} rows; both parts"
             " need at least one row"
         )
-    learned, selected = (Rows(train.X[part], train.Y[part]) for part in (order[aside:], order[:aside]))
-    return Data(*sets.standardised([learned, selected, Rows(test.X, test.Y)], train.numeric))
+    learned, selected = (Samples(train.X[part], train.Y[part]) for part in (order[aside:], order[:aside]))
+    return Data(*sets.standardised([learned, selected, Samples(test.X, test.Y)], train.numeric))

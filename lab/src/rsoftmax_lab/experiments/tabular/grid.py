@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rsoftmax_lab.comparison.methods import METHODS
-from rsoftmax_lab.comparison.training import Training
+from rsoftmax_lab.comparison import METHODS, Training
 
 
 @dataclass(frozen=True)

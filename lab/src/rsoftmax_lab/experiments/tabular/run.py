@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rsoftmax_lab.comparison.training import train_and_score
+from rsoftmax_lab.comparison import train_and_score
 from rsoftmax_lab.experiments.tabular.data import load
 from rsoftmax_lab.experiments.tabular.grid import Run
 from rsoftmax_lab.running.runs import Row

@@ -4,9 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rsoftmax.labels import AVERAGES
-from rsoftmax_lab.comparison import tables
-from rsoftmax_lab.comparison.predictors import BEST_OF_OURS, ORACLES, OTHERS, PREDICTORS, Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import BEST_OF_OURS, ORACLES, OTHERS, PREDICTORS, Comparison, Predictor
 from rsoftmax_lab.experiments.tabular.grid import Run
 from rsoftmax_lab.report.markdown import render
 from rsoftmax_lab.report.mean import signed
@@ -23,13 +21,13 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
     comparison = Comparison.of(found["tabular"].alike(notice))
 
     def table(several: Iterable[Predictor], split: str, average: str = "micro") -> Table:
-        return tables.table(comparison, several, {name: [name] for name in comparison.points()}, split, average)
+        return comparison.table(several, {name: [name] for name in comparison.points()}, split, average)
 
     leads = {name: comparison.lead(BEST_OF_OURS, OTHERS, [name], "test") for name in comparison.points()}
     test = table(PREDICTORS, "test")
     text = render(
         __package__,
-        made=tables.made(comparison),
+        made=comparison.describe(),
         near=[name for name, lead in leads.items() if lead is not None and lead.value >= -NEAR],
         sets=len(leads),
         test=test,

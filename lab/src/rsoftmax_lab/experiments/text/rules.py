@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rsoftmax.labels import AVERAGES, Average, Decoder, evaluate
-from rsoftmax_lab.comparison.thresholds import TUNE
+from rsoftmax_lab.comparison import TUNE
 
 Rule = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
 """Fits a function from logits to labels, given the logits and labels of the dev rows."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rsoftmax.labels import AVERAGES
-from rsoftmax_lab.comparison.methods import check_method
+from rsoftmax_lab.comparison import check_method
 from rsoftmax_lab.experiments.users.methods import METHODS
 from rsoftmax_lab.running import schema
 from rsoftmax_lab.running.runs import BaseRun

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import Tags, get_tags
 
-from rsoftmax_lab.comparison.data import Matrix
+from rsoftmax_lab.comparison import Matrix
 
 KEPT = 10  # cached fits: two estimators of five folds; forests with many labels take gigabytes
 _FITS: OrderedDict[str, Any] = OrderedDict()

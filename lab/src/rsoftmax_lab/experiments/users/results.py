@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rsoftmax_lab.comparison.predictors import Predictor
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import Comparison, Predictor
 from rsoftmax_lab.experiments.users.methods import (
     EXPECTED_F1,
     HALF,

@@ -14,9 +14,7 @@ from sklearn.utils import check_random_state
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier, calibration_curve
 from rsoftmax.labels.estimators.expected_f1 import FoldModel
 from rsoftmax.labels.estimators.targets import stratified_folds
-from rsoftmax_lab.comparison.data import Labels, Rows
-from rsoftmax_lab.comparison.scores import scores
-from rsoftmax_lab.comparison.thresholds import TUNE, Marginals
+from rsoftmax_lab.comparison import TUNE, Labels, Marginals, Samples, scores
 from rsoftmax_lab.experiments.users.data import load
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, HALF, METHODS, ONE_FIT, OUT_OF_BAG, TUNED, TUNED_CV
@@ -50,10 +48,10 @@ def run(folder: Path, run: Run) -> Row:
     return {"rules": {rule: {"test": found[rule]} for rule in rules}}
 
 
-def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[str, float]]:
+def _cut(estimator: Any, seed: int, train: Samples, test: Samples) -> dict[str, dict[str, float]]:
     """One fit on four of the five folds of :class:`ExpectedF1Classifier`; thresholds are tuned on the fifth."""
     fold = stratified_folds(train.Y, FOLDS, check_random_state(seed))
-    learned, validation = (Rows(train.X[part], train.Y[part]) for part in (fold != 0, fold == 0))
+    learned, validation = (Samples(train.X[part], train.Y[part]) for part in (fold != 0, fold == 0))
     marginals = _fitted(estimator, learned, validation)
     asked, pi = marginals(validation.X), marginals(test.X)
     return {
@@ -62,7 +60,7 @@ def _cut(estimator: Any, seed: int, train: Rows, test: Rows) -> dict[str, dict[s
     }
 
 
-def _fitted(estimator: Any, train: Rows, validation: Rows) -> Callable[[Any], Marginals]:
+def _fitted(estimator: Any, train: Samples, validation: Samples) -> Callable[[Any], Marginals]:
     """A function from features to marginals. Networks stop early on the validation rows; unseen labels get 0."""
     if isinstance(estimator, SparseLabelClassifier):
         network = estimator.fit(train.X, train.Y, validation=(validation.X, validation.Y))
@@ -71,7 +69,7 @@ def _fitted(estimator: Any, train: Rows, validation: Rows) -> Callable[[Any], Ma
     return lambda X: np.nan_to_num(expit(model.log_odds(X)))
 
 
-def _tuned_cv(estimator: Any, train: Rows, test: Rows) -> dict[str, float]:
+def _tuned_cv(estimator: Any, train: Samples, test: Samples) -> dict[str, float]:
     """scikit-learn's own tuning of thresholds for F1, label by label: five fits and one more for each."""
     tuned = TunedThresholdClassifierCV(estimator, scoring="f1")
     model = FoldModel(tuned).fit(train.X, train.Y.astype(np.int64))
@@ -80,7 +78,7 @@ def _tuned_cv(estimator: Any, train: Rows, test: Rows) -> dict[str, float]:
     return _scored(dict.fromkeys(AVERAGES, labels), np.nan_to_num(expit(model.log_odds(test.X))), test.Y)
 
 
-def _expected_f1(estimator: Any, seed: int, train: Rows, test: Rows, **settings: Any) -> dict[str, float]:
+def _expected_f1(estimator: Any, seed: int, train: Samples, test: Samples, **settings: Any) -> dict[str, float]:
     """Networks decide themselves; other models, and ensembles, through :class:`ExpectedF1Classifier`."""
     found: Found = {}
     for average in AVERAGES:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from rsoftmax.labels import AVERAGES
 from rsoftmax.labels.models.card import count_of
-from rsoftmax_lab.comparison import tables
-from rsoftmax_lab.comparison.results import Comparison
+from rsoftmax_lab.comparison import Comparison
 from rsoftmax_lab.experiments.users import figure
 from rsoftmax_lab.experiments.users.grid import Run
 from rsoftmax_lab.experiments.users.methods import EXPECTED_F1, TUNED, TUNED_CV
@@ -32,8 +31,8 @@ def section(found: dict[str, Trials[Run]], out: Path, notice: Notice) -> Section
     f1 = {average: _table(comparison, average) for average in AVERAGES}
     text = render(
         __package__,
-        made=tables.made(comparison),
-        seeds=[f"{point}: {count_of(len(comparison.rows[point]), 'seed')}" for point in comparison.points()],
+        made=comparison.describe(),
+        seeds=[f"{point}: {count_of(len(comparison.records[point]), 'seed')}" for point in comparison.points()],
         goals=weighed(goals(comparison), comparison.points()),
         ranks=_ranks(ranked) if ranked else None,
         p_values=[(average, f"{known.p_value:.1g}") for average, known in ranked.items()],
