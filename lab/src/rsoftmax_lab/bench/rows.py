@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rsoftmax_lab.running import journal
+from rsoftmax_lab import records
 
 Case = dict[str, Any]
 """What was measured: method, mode, shape, threads, and the measure, "us" or "bytes"."""
@@ -46,13 +46,13 @@ class Row:
 
 def read(path: Path, notice: Callable[[str], None] = print) -> list[Row]:
     """The rows of a file; ``notice`` is called with a message for each incomplete line."""
-    return [_row(path, line) for line in journal.read(path, notice)]
+    return [_row(path, line) for line in records.read(path, notice)]
 
 
 def append(path: Path, row: Row) -> None:
     """Append a row to a file."""
     about = {"extra_bytes": row.extra_bytes, "machine": row.machine, "torch": row.torch}
-    journal.append(path, {**row.case, **asdict(row.spread), **about})
+    records.append(path, {**row.case, **asdict(row.spread), **about})
 
 
 def _row(path: Path, line: dict[str, Any]) -> Row:

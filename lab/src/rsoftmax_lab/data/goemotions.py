@@ -11,37 +11,35 @@ import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
-SPLITS = ("train", "dev", "test")
 
-
-class Part(NamedTuple):
-    """Texts and their labels, [texts, K], 0 or 1."""
+class Split(NamedTuple):
+    """Texts and their labels y, [texts, K], 0 or 1."""
 
     texts: list[str]
-    truth: Tensor
+    y: Tensor
 
-    def first(self, count: int | None) -> "Part":
-        """The first rows; all if None."""
-        return Part(self.texts[:count], self.truth[:count])
+    def first(self, count: int | None) -> "Split":
+        """The first texts; all if None."""
+        return Split(self.texts[:count], self.y[:count])
 
 
-class Texts(NamedTuple):
+class GoEmotions(NamedTuple):
     """The names of the labels, and the splits."""
 
-    names: list[str]
-    train: Part
-    dev: Part
-    test: Part
+    labels: list[str]
+    train: Split
+    dev: Split
+    test: Split
 
 
 @lru_cache(maxsize=1)
-def read(folder: Path) -> Texts:
+def read(folder: Path) -> GoEmotions:
     """The dataset in a folder; errors name the file and the line."""
     path = folder / "labels.txt"
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected one label name per line")
-    names = path.read_text(encoding="utf-8").splitlines()
-    return Texts(names, *(_part(folder / f"{split}.tsv", len(names)) for split in SPLITS))
+    labels = path.read_text(encoding="utf-8").splitlines()
+    return GoEmotions(labels, *(_split(folder / f"{split}.tsv", len(labels)) for split in ("train", "dev", "test")))
 
 
 def tfidf() -> TfidfVectorizer:
@@ -49,29 +47,20 @@ def tfidf() -> TfidfVectorizer:
     return TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
 
 
-def _part(path: Path, labels: int) -> Part:
+def _split(path: Path, num_labels: int) -> Split:
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected lines of text, tab, label indices")
-    texts, rows = [], []
+    texts, y = [], []
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
-            cells = line.rstrip("\r\n").split("\t")
+            text, *cells = line.rstrip("\r\n").split("\t")
             try:
-                rows.append(_row(cells[1], labels))
+                indices = [range(num_labels).index(int(index)) for index in cells[0].split(",")]
             except (IndexError, ValueError):
-                raise ValueError(
-                    f"{path}, line {number}: expected comma-separated numbers from 0 to {labels - 1} after a tab"
-                ) from None
-            texts.append(cells[0])
+                expected = f"expected comma-separated numbers from 0 to {num_labels - 1} after a tab"
+                raise ValueError(f"{path}, line {number}: {expected}") from None
+            texts.append(text)
+            y.append(torch.zeros(num_labels).index_fill(0, torch.tensor(indices), 1.0))
     if not texts:
         raise ValueError(f"{path}: the file is empty")
-    return Part(texts, torch.stack(rows))
-
-
-def _row(cell: str, labels: int) -> Tensor:
-    row = torch.zeros(labels)
-    for number in map(int, cell.split(",")):
-        if not 0 <= number < labels:
-            raise ValueError(number)
-        row[number] = 1
-    return row
+    return Split(texts, torch.stack(y))

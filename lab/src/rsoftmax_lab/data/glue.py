@@ -4,9 +4,9 @@ import codecs
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rsoftmax_lab.experiments import hub
+from rsoftmax_lab.data import load_hub
 
 HUB = "nyu-mll/glue"
 
@@ -44,14 +44,14 @@ TASKS = {
 
 
 class Example(NamedTuple):
-    """A row: one or two texts, and the class index."""
+    """One or two texts, and the class index."""
 
     texts: tuple[str, ...]
     label: int
 
 
 class Examples(NamedTuple):
-    """The rows of a task, and the number of skipped ones; the official test sets have no labels and are not read."""
+    """The examples of a task, and the number of skipped lines; the official test sets have no labels."""
 
     train: list[Example]
     dev: list[Example]
@@ -60,7 +60,7 @@ class Examples(NamedTuple):
 
 @lru_cache(maxsize=1)  # consecutive runs use the same task
 def read(data: str, task: str, skip_bad: bool = False) -> Examples:
-    """The rows of a task.
+    """The examples of a task.
 
     Args:
         data: a folder or hub id.
@@ -71,38 +71,46 @@ def read(data: str, task: str, skip_bad: bool = False) -> Examples:
     Errors name the file and the line.
     """
     if not Path(data).is_dir():
-        return _from_hub(data, TASKS[task])
-    train, dev = (_tsv(Path(data) / task / f"{part}.tsv", TASKS[task], skip_bad) for part in ("train", "dev"))
+        splits = load_hub(data, TASKS[task].hub)
+        return Examples(*(_hub_split(splits[name], TASKS[task]) for name in ("train", "validation")))
+    train, dev = (_tsv(Path(data) / task / f"{split}.tsv", TASKS[task], skip_bad) for split in ("train", "dev"))
     return Examples(train[0], dev[0], train[1] + dev[1])
 
 
+def _hub_split(split: "dict[str, list[str]]", task: Task) -> list[Example]:
+    texts = zip(*(split[column] for column in task.hub_columns), strict=True)
+    return [Example(tuple(pair), int(label)) for pair, label in zip(texts, split["label"], strict=True)]
+
+
 def _tsv(path: Path, task: Task, skip_bad: bool) -> tuple[list[Example], int]:
+    """The examples of a file, and the number of skipped lines."""
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist; expected TASK/train.tsv and TASK/dev.tsv")
-    rows, bad, number = [], 0, 1
+    examples, bad, number = [], 0, 1
     with path.open("rb") as file:
-        header = _header(path, next(file, b""))
-        for column in (*task.columns, task.label):
-            if column not in header:
-                found = ", ".join(header) or "nothing"
-                raise ValueError(f"{path}, line 1: no column {column!r}; the header has {found}")
+        header = _header(path, next(file, b""), task)
         for number, line in enumerate(file, 2):
             try:
-                rows.append(_example(header, _cells(line), task))
+                examples.append(_example(header, _cells(line), task))
             except ValueError as error:
                 if not skip_bad:
                     raise ValueError(f"{path}, line {number}: {error}; pass --skip-bad to skip such lines") from None
                 bad += 1
-    if not rows:
-        raise ValueError(f"{path}, line {number}: the file has no rows")
-    return rows, bad
+    if not examples:
+        raise ValueError(f"{path}, line {number}: the file has no examples")
+    return examples, bad
 
 
-def _header(path: Path, line: bytes) -> list[str]:
+def _header(path: Path, line: bytes, task: Task) -> list[str]:
     try:
-        return _cells(line.removeprefix(codecs.BOM_UTF8))
+        header = _cells(line.removeprefix(codecs.BOM_UTF8))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, line 1: {error}; save the file as UTF-8") from None
+    for column in (*task.columns, task.label):
+        if column not in header:
+            columns = ", ".join(header) or "nothing"
+            raise ValueError(f"{path}, line 1: no column {column!r}; the header has {columns}")
+    return header
 
 
 def _cells(line: bytes) -> list[str]:
@@ -116,13 +124,3 @@ def _example(header: list[str], cells: list[str], task: Task) -> Example:
     if named[task.label] not in task.labels:
         raise ValueError(f"{task.label} must be {' or '.join(task.labels)}, got {named[task.label]!r}")
     return Example(tuple(named[column] for column in task.columns), task.labels.index(named[task.label]))
-
-
-def _from_hub(name: str, task: Task) -> Examples:
-    parts = hub.load(name, task.hub)
-    return Examples(_rows(parts["train"], task), _rows(parts["validation"], task))
-
-
-def _rows(part: Any, task: Task) -> list[Example]:
-    texts = zip(*(part[column] for column in task.hub_columns), strict=True)
-    return [Example(tuple(pair), int(label)) for pair, label in zip(texts, part["label"], strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rsoftmax_lab.experiments.images.image_set import ImageSet, Splits
+from rsoftmax_lab.data.images import ImageSet, Splits
 
 
 def read(folder: Path) -> Splits:

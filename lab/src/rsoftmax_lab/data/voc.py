@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rsoftmax_lab.experiments.images.image_set import ImageSet, Splits
+from rsoftmax_lab.data.images import ImageSet, Splits
 
 
 def read(folder: Path) -> Splits:
