@@ -44,6 +44,8 @@ Out = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="The number of concurrent runs. Default: one per core.")]
 Engine = Annotated[str, typer.Option(help="Where to run: local (processes on this machine), ray or dask (a cluster).")]
+MulanFolder = Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")]
+Only = Annotated[list[str] | None, typer.Option(help="A dataset to run; repeatable. Default: all.")]
 Address = Annotated[str | None, typer.Option(help="The address of the cluster. Default: start one on this machine.")]
 
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels import AVERAGES
@@ -26,12 +25,9 @@ from rsoftmax_lab.comparison import (
 from rsoftmax_lab.data import mulan
 from rsoftmax_lab.records import Notice, Record, read_trials
 from rsoftmax_lab.report import Section, Table, escape, paragraphs, signed
-from rsoftmax_lab.sweep import Address, Engine, Jobs, Out, Quick, Seeds, Sweep
+from rsoftmax_lab.sweep import Address, Engine, Jobs, MulanFolder, Only, Out, Quick, Seeds, Sweep
 
 NEAR = 0.5  # points of F1 below the best
-
-DataFolder = Annotated[Path, typer.Option(help="A folder with one folder per dataset, in Mulan's ARFF format.")]
-Only = Annotated[list[str] | None, typer.Option(help="A dataset to run; repeatable. Default: all.")]
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Run(Training):
 
 
 def main(
-    data: DataFolder, only: Only = None, seeds: Seeds = 3, quick: Quick = False, out: Out = None, jobs: Jobs = None,
+    data: MulanFolder, only: Only = None, seeds: Seeds = 3, quick: Quick = False, out: Out = None, jobs: Jobs = None,
     engine: Engine = "local", address: Address = None,
 ) -> Path:  # fmt: skip
     """Do the runs on the datasets of a folder."""
