@@ -40,7 +40,9 @@ Seeds = Annotated[int, typer.Option(min=1, help="The number of seeds; 1 with --q
 Quick = Annotated[bool, typer.Option("--quick", help="Run a small grid: minutes instead of hours.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="The folder of results; finished runs are skipped. Default: results; results/quick with --quick."),
+    typer.Option(
+        help="The folder of results; finished runs are skipped. Default: results; results/quick with --quick."
+    ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="The number of concurrent runs. Default: one per core.")]
 Engine = Annotated[str, typer.Option(help="Where to run: local (processes on this machine), ray or dask (a cluster).")]
@@ -137,7 +139,9 @@ def sweep(
                 failed += [record] if "error" in record else []
                 done |= finished([record])
     except KeyboardInterrupt:
-        say(f"\nstopped; {len(wanted.keys() & done.keys())} of {len(wanted)} runs are in {path}; rerun the command to resume")
+        say(
+            f"\nstopped; {len(wanted.keys() & done.keys())} of {len(wanted)} runs are in {path}; rerun the command to resume"
+        )
         raise
     for record in failed:
         say(f"failed: {_title(record)}: {record['error']}", style="red")
@@ -286,7 +290,9 @@ def _progress(console: Console, total: int) -> Iterator[Callable[[Record], None]
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     shown = total > 0 and console.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=3600, disable=not shown) as bar:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, speed_estimate_period=3600, disable=not shown
+    ) as bar:
         task = bar.add_task("", total=total)
         yield advance
 

@@ -44,7 +44,18 @@ from rsoftmax_lab.data import glue as glue_data
 from rsoftmax_lab.data.glue import HUB, TASKS, Example, Examples
 from rsoftmax_lab.experiments import trainer
 from rsoftmax_lab.records import BaseRun, Notice, Record, Trial, Trials, number, positive, read_trials, share
-from rsoftmax_lab.report import Mean, Section, Table, best_in_bold, escape, legend, panels, paragraphs, save_figure, signed
+from rsoftmax_lab.report import (
+    Mean,
+    Section,
+    Table,
+    best_in_bold,
+    escape,
+    legend,
+    panels,
+    paragraphs,
+    save_figure,
+    signed,
+)
 from rsoftmax_lab.sweep import Address, Engine, Jobs, Out, Quick, Sweep
 
 COMPARED = ("softmax", "sparsemax", "sparsehourglass", "r_softmax")
@@ -211,7 +222,8 @@ R = Annotated[list[float] | None, Option(help="A final rate of r-softmax; repeat
 T = Annotated[float | None, Option(help="The distance t of t_softmax, from the first step on.")]
 K = Annotated[float | None, Option(help="The number k of k_softmax, from the first step on.")]
 Edge = Annotated[
-    float | None, Option(help="The edge of mappings that have one. Default: the paper's weights; in rates 1 for t and k.")
+    float | None,
+    Option(help="The edge of mappings that have one. Default: the paper's weights; in rates 1 for t and k."),
 ]
 Epochs = Annotated[
     float | None, Option(help="The number of epochs. Default, as in the paper: 5 for MRPC, 3 for the others.")
@@ -393,7 +405,9 @@ def _line(run: Run, state: Any, logs: dict[str, Any]) -> str | None:
     """The progress of a run, ten times."""
     if "loss" not in logs:
         return None
-    options = "".join(f" {name}={value}" for name in ("r", "t", "k", "edge") if (value := getattr(run, name)) is not None)
+    options = "".join(
+        f" {name}={value}" for name in ("r", "t", "k", "edge") if (value := getattr(run, name)) is not None
+    )
     done = f"step {state.global_step} of {state.max_steps}, loss {logs['loss']:.3f}"
     return f"{run.task} {run.mapping}{options} lr={run.lr} seed={run.seed}: {done}"
 

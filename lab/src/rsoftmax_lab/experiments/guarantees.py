@@ -295,7 +295,9 @@ def _reached(records: dict[str, Record], name: str, guarantee: Guarantee) -> Cla
     if guarantee.confidence is None:
         text = f"{guarantee.title}: the mean is kept"
         numbers = [_mean(values, "{:.3f}") for values in levels]
-        holds = [statistics.fmean(values) >= guarantee.level - 2 * _standard_error(values) for values in levels if values]
+        holds = [
+            statistics.fmean(values) >= guarantee.level - 2 * _standard_error(values) for values in levels if values
+        ]
     else:
         most = 1 - guarantee.confidence
         text = f"{guarantee.title}: below in at most {100 * most:.0f} % of resplits"

@@ -110,9 +110,7 @@ class Run(BaseRun):
     def __post_init__(self) -> None:
         for name, values in (("task", TASKS), ("mapping", MAPPINGS), ("scale", SCALES)):
             if getattr(self, name) not in values:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(str, values))}, got {getattr(self, name)!r}"
-                )
+                raise ValueError(f"{name} must be one of {', '.join(map(str, values))}, got {getattr(self, name)!r}")
 
 
 def main(

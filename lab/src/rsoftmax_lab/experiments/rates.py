@@ -138,7 +138,9 @@ def _finetuned(task: str, methods: dict[Method, Paired], error: float) -> Panel:
     for method, one in methods.items():
         difference = glue.Difference.of([0.0]) if method == SOFTMAX else one.difference
         if difference is not None and one.time is not None:
-            options = [f"{name}={value:g}" for name, value in method._asdict().items() if isinstance(value, float | int)]
+            options = [
+                f"{name}={value:g}" for name, value in method._asdict().items() if isinstance(value, float | int)
+            ]
             words = " ".join([method.mapping, *options])  # as in `reproduce pretrained`
             points[words] = Point(one.time.value, difference.value, one.zeros.value / 100, difference.error)
     time = "time of a training step relative to sdpa"

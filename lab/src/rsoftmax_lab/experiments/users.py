@@ -37,7 +37,17 @@ from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifie
 from rsoftmax.labels.estimators.expected_f1 import FoldModel
 from rsoftmax.labels.estimators.targets import stratified_folds
 from rsoftmax.labels.models.card import count_of
-from rsoftmax_lab.comparison import TUNE, Comparison, Labels, Marginals, Matrix, Predictor, Samples, check_method, scores
+from rsoftmax_lab.comparison import (
+    TUNE,
+    Comparison,
+    Labels,
+    Marginals,
+    Matrix,
+    Predictor,
+    Samples,
+    check_method,
+    scores,
+)
 from rsoftmax_lab.data import mulan
 from rsoftmax_lab.records import BaseRun, Notice, Record, number, read_trials
 from rsoftmax_lab.report import (
@@ -159,9 +169,7 @@ def main(
     return Sweep(quick, out, jobs, engine, address).do("users", runs, partial(run, data.resolve()))
 
 
-def grid(
-    datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None = None, **settings: Any
-) -> list[Run]:
+def grid(datasets: Sequence[str], seeds: int = 3, methods: Iterable[str] | None = None, **settings: Any) -> list[Run]:
     """Every model, or the requested ones, on every dataset."""
     return [
         Run(method=method, seed=seed, dataset=dataset, **settings)
