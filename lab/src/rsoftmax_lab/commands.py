@@ -5,7 +5,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -34,7 +33,7 @@ for _name, _text in experiments.COMMANDS.items():
     reproduce.command(_name, help=_text)(lambda: None)
 
 
-def _command(name: str) -> click.Command:
+def _command(name: str) -> Any:
     try:
         main = experiments.load(name).main
     except ModuleNotFoundError as missing:

@@ -1,8 +1,8 @@
 """Records: the finished runs of an experiment in a file of JSON Lines, which survives a kill.
 
 A run is a frozen dataclass whose defaults are the paper's numbers. It is identified by its differences from them, which
-its record contains: ``{"run": {"classes": 30, "method": "zlpr"}, "seconds": 8.1, ...}``. A record is one line; a program
-that is killed while writing leaves an incomplete line, which readers skip with a notice.
+its record contains: ``{"run": {"classes": 30, "method": "zlpr"}, "seconds": 8.1, ...}``. A record is one line; a
+program that is killed while writing leaves an incomplete line, which readers skip with a notice.
 """
 
 import json

@@ -139,9 +139,8 @@ def sweep(
                 failed += [record] if "error" in record else []
                 done |= finished([record])
     except KeyboardInterrupt:
-        say(
-            f"\nstopped; {len(wanted.keys() & done.keys())} of {len(wanted)} runs are in {path}; rerun the command to resume"
-        )
+        count = len(wanted.keys() & done.keys())
+        say(f"\nstopped; {count} of {len(wanted)} runs are in {path}; rerun the command to resume")
         raise
     for record in failed:
         say(f"failed: {_title(record)}: {record['error']}", style="red")

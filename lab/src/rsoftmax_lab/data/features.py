@@ -186,12 +186,12 @@ class Features(NamedTuple):
 
     Attributes:
         X: the outputs, [images, ...].
-        index: the indices of these images among all; the others could not be opened.
+        good: the indices of these images among all; the others could not be opened.
         bad: the errors of the others.
     """
 
     X: NDArray[Any]
-    index: NDArray[np.int64]
+    good: NDArray[np.int64]
     bad: list[str]
 
 
@@ -204,7 +204,7 @@ def load(path: Path) -> Features:
 
 def save(path: Path, features: Features) -> None:
     """Write a file atomically."""
-    tensors = {"features": torch.from_numpy(features.X), "kept": torch.from_numpy(features.index)}
+    tensors = {"features": torch.from_numpy(features.X), "kept": torch.from_numpy(features.good)}
     with replacing(path) as unfinished:
         save_file(tensors, unfinished, {"bad": json.dumps(features.bad)})
 
@@ -322,7 +322,7 @@ def extract(
             parts = extract_parts(view, images, folder, skip_bad=skip_bad, jobs=jobs, console=console)
             loaded = [load(part) for part in parts]
             X, index = (
-                np.concatenate(arrays) for arrays in zip(*((part.X, part.index) for part in loaded), strict=True)
+                np.concatenate(arrays) for arrays in zip(*((part.X, part.good) for part in loaded), strict=True)
             )
             save(path, Features(X, index, [error for part in loaded for error in part.bad]))
             remove(folder, *(f"{part.name}*" for part in parts))
@@ -334,5 +334,5 @@ def extract(
 
 def _is_repaired(features: Features, images: ImageSet) -> bool:
     """Whether an image that could not be opened before can be opened now."""
-    bad = np.setdiff1d(np.arange(len(images)), features.index)
+    bad = np.setdiff1d(np.arange(len(images)), features.good)
     return len(bad) > 0 and len(images.take(bad).openable(skip_bad=True)[0]) > 0

@@ -72,7 +72,7 @@ def read(data: str, task: str, skip_bad: bool = False) -> Examples:
     """
     if not Path(data).is_dir():
         splits = load_hub(data, TASKS[task].hub)
-        return Examples(*(_hub_split(splits[name], TASKS[task]) for name in ("train", "validation")))
+        return Examples(_hub_split(splits["train"], TASKS[task]), _hub_split(splits["validation"], TASKS[task]))
     train, dev = (_tsv(Path(data) / task / f"{split}.tsv", TASKS[task], skip_bad) for split in ("train", "dev"))
     return Examples(train[0], dev[0], train[1] + dev[1])
 

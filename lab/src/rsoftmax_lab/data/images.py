@@ -117,11 +117,8 @@ def read_hub(name: str) -> Splits:
         expected = "expected a column of images and one of class labels"
         raise ValueError(f"{name} has the columns {', '.join(features)}; {expected}")
     path, classes = labels
-    train, val = (
-        _hub_split(splits[split].cast_column(column, Image(decode=False)), f"{name}/{split}", column, path, classes)
-        for split in ("train", val)
-    )
-    return Splits(classes, train, val)
+    encoded = {split: splits[split].cast_column(column, Image(decode=False)) for split in ("train", val)}
+    return Splits(classes, *(_hub_split(encoded[s], f"{name}/{s}", column, path, classes) for s in ("train", val)))
 
 
 def _hub_split(split: Any, name: str, column: str, path: tuple[str, ...], classes: list[str]) -> ImageSet:

@@ -191,7 +191,9 @@ def grid(
     """The grid of Table 2, or a part of it; ``t``, ``k`` and ``edge`` go to the mappings that have them."""
 
     def run(task: str, mapping: str, r: float | None, lr: float, seed: int) -> Run:
-        options = {name: value for name, value in (("t", t), ("k", k), ("edge", edge)) if takes(mapping, name)}
+        options: dict[str, Any] = {
+            name: value for name, value in (("t", t), ("k", k), ("edge", edge)) if takes(mapping, name)
+        }
         other_epochs = None if epochs == paper_epochs(task) else epochs
         return Run(task, mapping, r, lr, other_epochs, seed, **settings, **options)
 
@@ -667,9 +669,9 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         "## Table 2: GLUE, with another mapping in self-attention",
         f"""
             Fine-tuned model: {models} (the paper: BERT). Scores are measured on GLUE's dev set after the last step.
-            *Selected on dev* is what the paper reports: the best learning rate and r on the reported examples; r-softmax
-            has more candidates than the other mappings.{VALIDATION if held_out else ""} Settings are selected separately
-            for each seed.
+            *Selected on dev* is what the paper reports: the best learning rate and r on the reported examples;
+            r-softmax has more candidates than the other mappings.{VALIDATION if held_out else ""} Settings are selected
+            separately for each seed.
         """,
         accuracy,
         _leads(tasks, ways),
@@ -677,8 +679,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         """
             Nothing is selected: every method has the same learning rate, and runs with the same seed have the same
             training examples in the same order, the same initial head and the same dev examples. The interval of the
-            difference is the 95 % interval of its mean over seeds; it does not include the sampling of the dev examples.
-            *Time of a step* is relative to torch's attention.
+            difference is the 95 % interval of its mean over seeds; it does not include the sampling of the dev
+            examples. *Time of a step* is relative to torch's attention.
         """,
         _paired(every),
         "### Settings",
@@ -699,8 +701,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         ),
         "### Zeros in attention",
         f"""
-            Exact zeros among the attention weights of dev examples at the end of training, in per cent; mean over layers
-            and heads, without padding, of the runs selected on {by}.
+            Exact zeros among the attention weights of dev examples at the end of training, in per cent; mean over
+            layers and heads, without padding, of the runs selected on {by}.
         """,
         _table(tasks, by, lambda some: Mean.of([100 * trial.record["sparsity"] for trial in some])),
         *(part for title, table in f1.items() if table.lines for part in (f"### F1, {title}", table)),
@@ -756,8 +758,8 @@ def _paired(tasks: Tasks) -> Table:
         differences = [of[method].difference for of in methods_of.values() if method in of]
         existing = [difference for difference in differences if difference]
         if len(existing) > 1:
-            difference = str(Difference.over_tasks(existing))
-            lines.append([f"mean of {len(existing)} tasks", str(method), "", "", difference, "", ""])
+            text = str(Difference.over_tasks(existing))
+            lines.append([f"mean of {len(existing)} tasks", str(method), "", "", text, "", ""])
     columns = ["seeds", "accuracy", "difference to softmax", "zeros, %", "time of a step"]
     return Table(["task", "attention", *columns], lines)
 

@@ -72,6 +72,9 @@ GUARANTEES: dict[str, Guarantee] = {
 }
 
 
+NUMBERS = [(number, None)]
+
+
 @dataclass(frozen=True)
 class Run(BaseRun):
     """All guarantees on one dataset."""
@@ -80,7 +83,7 @@ class Run(BaseRun):
     SCHEMA: ClassVar[dict[str, Any]] = {
         "rows": number,
         "labels": number,
-        "guarantees": [[dict.fromkeys(("level", "size", "controlled"), [(number, None)])]],
+        "guarantees": [[{"level": NUMBERS, "size": NUMBERS, "controlled": NUMBERS}]],
     }
 
     dataset: str

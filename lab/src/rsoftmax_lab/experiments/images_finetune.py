@@ -252,7 +252,7 @@ class _Tuner(Trainer):
 
     def results(self) -> dict[str, Any]:
         """For each rule, the scores at the best epoch on validation and after the last one."""
-        epochs = [entry[SCORES] for entry in self.state.log_history if SCORES in entry]
+        epochs: list[Any] = [entry[SCORES] for entry in self.state.log_history if SCORES in entry]
         rules = {}
         for name in self.rules:
             curve = [entry["validation"][name]["micro"] for entry in epochs]

@@ -306,8 +306,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
             Attention is trained on short sets of items and tested on sets up to 256 times as long. One attention layer,
             one head, no position encoding; only the mapping and the scale of the scores differ. r-softmax has r = 0.5,
             t-softmax a learned t that starts at 4, k-softmax keeps 3 items (8 in the last task). *log n*: the scores
-            are multiplied by s log(n) with a learned s (SSMax). Softmax has zeros where a weight underflows. Accuracy in
-            per cent, {len(trials)} of {len(grid())} runs; seeds: {_seeds(by_task)}; kernels: {kernels}.
+            are multiplied by s log(n) with a learned s (SSMax). Softmax has zeros where a weight underflows. Accuracy
+            in per cent, {len(trials)} of {len(grid())} runs; seeds: {_seeds(by_task)}; kernels: {kernels}.
         """,
         "![Accuracy against length](lengths.png)",
         *(part for title, table in tables.items() for part in (f"### Lengths, {title}", table)),
@@ -371,12 +371,12 @@ def _seeds(by_task: dict[str, list[Trial[Run]]]) -> str:
 
 
 def figure(by_task: dict[str, Curves], path: Path) -> None:
-    """Accuracy by length: points are means over seeds, bars one standard deviation; solid lines have the scale log n."""
+    """Accuracy by length: points are means over seeds, bars one standard deviation; solid lines have the log n."""
     figure, (axes,) = panels(1, len(by_task), width=4.4, height=4.6)
     for axis, (task, curves) in zip(axes, by_task.items(), strict=True):
         for (mapping, scale), points in curves.items():
             y, spread = [mean.value for mean in points.values()], [mean.spread or 0.0 for mean in points.values()]
-            style = {"linestyle": "-", "marker": "o"} if scale else {"linestyle": "--", "marker": "x"}
+            style: dict[str, Any] = {"linestyle": "-", "marker": "o"} if scale else {"linestyle": "--", "marker": "x"}
             label = _title(mapping, scale)
             axis.errorbar(
                 list(points), y, spread, color=MAPPINGS[mapping], markersize=4, capsize=2, label=label, **style

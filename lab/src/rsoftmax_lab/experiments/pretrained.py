@@ -7,7 +7,7 @@ counted on the first batch. Thresholds that ``rsoftmax calibrate`` found on othe
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -201,7 +201,7 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
 def by_text(trials: Trials[Run]) -> dict[str, tuple[str, dict[str, Any]]]:
     """By model, kind of text and length: what the error is, and the measurements by setting; later runs add to them."""
 
-    def order(trial: Trial[Run]) -> Sequence[Any]:
+    def order(trial: Trial[Run]) -> tuple[Any, ...]:
         """Model, length and texts by name, whatever their content; then the time."""
         run, record = trial
         return run.model.split("@")[0], run.length, run.texts.split("@")[0], record["finished"]

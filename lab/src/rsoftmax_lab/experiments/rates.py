@@ -10,8 +10,28 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from rsoftmax_lab.experiments import glue, pretrained
-from rsoftmax_lab.experiments.glue import SOFTMAX, Bf16, Data, Edge, Epochs, GlueSeeds, K, Lr, MaxEval, MaxTrain, Method
-from rsoftmax_lab.experiments.glue import Model, Paired, R, Run, Schedule, SkipBad, T, Task, Validation
+from rsoftmax_lab.experiments.glue import (
+    SOFTMAX,
+    Bf16,
+    Data,
+    Edge,
+    Epochs,
+    GlueSeeds,
+    K,
+    Lr,
+    MaxEval,
+    MaxTrain,
+    Method,
+    Model,
+    Paired,
+    R,
+    Run,
+    Schedule,
+    SkipBad,
+    T,
+    Task,
+    Validation,
+)
 from rsoftmax_lab.records import Notice, read_trials
 from rsoftmax_lab.report import Section, Table, escape, legend, panels, paragraphs, save_figure, tidy
 from rsoftmax_lab.sweep import Address, Engine, Jobs, Out, Quick, Sweep
@@ -29,8 +49,8 @@ KINDS = {
 
 
 def main(
-    model: Model, data: Data, task: Task = None, lr: Lr = None, r: R = None, t: T = None, k: K = None, edge: Edge = None,
-    epochs: Epochs = None, schedule: Schedule = None, max_train_samples: MaxTrain = None,
+    model: Model, data: Data, task: Task = None, lr: Lr = None, r: R = None, t: T = None, k: K = None,
+    edge: Edge = None, epochs: Epochs = None, schedule: Schedule = None, max_train_samples: MaxTrain = None,
     max_eval_samples: MaxEval = None, validation_samples: Validation = None, skip_bad: SkipBad = False,
     bf16: Bf16 = False, seeds: GlueSeeds = None, quick: Quick = False, out: Out = None, jobs: Jobs = None,
     engine: Engine = "local", address: Address = None,

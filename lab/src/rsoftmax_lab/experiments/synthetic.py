@@ -196,8 +196,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         users
         and """
             A setting where rules for each sample lose in micro-F1. Five networks with the defaults of
-            `SparseLabelClassifier`; the validation samples are used for early stopping, and for calibration or threshold
-            tuning.
+            `SparseLabelClassifier`; the validation samples are used for early stopping, and for calibration or
+            threshold tuning.
         """,
         users,
         "### Cost",
@@ -334,7 +334,7 @@ def figure(comparison: Comparison, split: str, path: Path, average: str = "micro
 
 
 def _panel(axis: Axes, comparison: Comparison, points: dict[int, Draw], split: str, average: str) -> None:
-    lows, highs = [], []
+    lows, highs = list[float](), list[float]()
     for predictor, line in LINE_STYLES.items():
         means = {x: comparison.mean(predictor, [point], split, average) for x, point in points.items()}
         known = {x: mean for x, mean in means.items() if mean is not None}

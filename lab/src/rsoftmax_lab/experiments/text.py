@@ -109,7 +109,7 @@ class Run(BaseRun):
 
     DATA = ("data",)
     VARIED = ("way", "seed", "model")
-    SCHEMA: ClassVar = {"seconds": number, "rules": dict.fromkeys(RULES, {"dev": SCORES, "test": SCORES})}
+    SCHEMA: ClassVar = {"seconds": number, "rules": {rule: {"dev": SCORES, "test": SCORES} for rule in RULES}}
 
     way: str
     seed: int = 0
@@ -254,8 +254,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
     text = paragraphs(
         "## Multi-label text classification",
         f"""
-            {", ".join(data)}, official split; encoder: {", ".join(models) or "none"}. Each training gives logits for dev
-            and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours* calibrates and
+            {", ".join(data)}, official split; encoder: {", ".join(models) or "none"}. Each training gives logits for
+            dev and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours* calibrates and
             maximizes the named F1; *at .5* and *at .3* are thresholds on the probability; *tuned* is the threshold with
             the highest micro-F1 on dev; *tuned for each label* has one threshold per label. Published result with
             BERT-base (twelve layers) and the threshold .3: macro-F1 {PUBLISHED:.0f}.

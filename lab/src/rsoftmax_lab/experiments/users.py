@@ -52,7 +52,6 @@ from rsoftmax_lab.data import mulan
 from rsoftmax_lab.records import BaseRun, Notice, Record, number, read_trials
 from rsoftmax_lab.report import (
     Claim,
-    Mean,
     Section,
     Table,
     best_in_bold,
@@ -189,9 +188,9 @@ def run(folder: Path, run: Run) -> Record:
         warnings.simplefilter("ignore", UserWarning)  # labels too rare for the folds; fits without convergence
         if HALF in rules:
             results |= _thresholds(estimator, run.seed, train, test)
-        for rule, settings in {EXPECTED_F1: {}, ONE_FIT: {"cv": HELD_OUT}, OUT_OF_BAG: {"cv": "oob"}}.items():
+        for rule, cv in ((EXPECTED_F1, FOLDS), (ONE_FIT, HELD_OUT), (OUT_OF_BAG, "oob")):
             if rule in rules:
-                results[rule] = _expected_f1(estimator, run.seed, train, test, **settings)
+                results[rule] = _expected_f1(estimator, run.seed, train, test, cv)
         if TUNED_CV in rules:
             results[TUNED_CV] = _tuned_cv(estimator, train, test)
     return {"rules": {rule: {"test": results[rule]} for rule in rules}}
@@ -230,7 +229,7 @@ def _thresholds(estimator: Any, seed: int, train: Samples, test: Samples) -> dic
     return {HALF: _scores(dict.fromkeys(AVERAGES, pi > 0.5), pi, test.Y), TUNED: _scores(tuned, pi, test.Y)}
 
 
-def _expected_f1(estimator: Any, seed: int, train: Samples, test: Samples, **settings: Any) -> dict[str, float]:
+def _expected_f1(estimator: Any, seed: int, train: Samples, test: Samples, cv: Any) -> dict[str, float]:
     """Networks decide themselves; other models, and ensembles, through :class:`ExpectedF1Classifier`."""
     labels: dict[str, Labels] = {}
     for average in AVERAGES:
@@ -238,7 +237,7 @@ def _expected_f1(estimator: Any, seed: int, train: Samples, test: Samples, **set
             model = estimator.set_params(average=average)
         else:
             once = [Once(one) for one in estimator] if isinstance(estimator, list) else Once(estimator)
-            model = ExpectedF1Classifier(once, average=average, random_state=seed, **settings)
+            model = ExpectedF1Classifier(once, average=average, random_state=seed, cv=cv)
         labels[average] = model.fit(train.X, train.Y).predict(test.X).astype(bool)
     return _scores(labels, model.predict_proba(test.X).astype(np.float64), test.Y)  # the same for all averages
 
@@ -252,7 +251,7 @@ def _tuned_cv(estimator: Any, train: Samples, test: Samples) -> dict[str, float]
     return _scores(dict.fromkeys(AVERAGES, labels), np.nan_to_num(expit(model.log_odds(test.X))), test.Y)
 
 
-def _scores(labels: dict[str, Labels], pi: Marginals, Y: Labels) -> dict[str, float]:
+def _scores(labels: Mapping[Any, Labels], pi: Marginals, Y: Labels) -> dict[str, float]:
     """Each F1 of the labels predicted for it, in per cent; Brier score and calibration error of the marginals."""
     f1 = {average: scores(Y, labels[average])[average] for average in AVERAGES}
     curve = calibration_curve(torch.from_numpy(pi), torch.from_numpy(Y))
@@ -343,45 +342,32 @@ def goals(comparison: Comparison) -> list[Claim]:
     single = {Predictor("forest_oob", OUT_OF_BAG): "forest"}
     single |= {Predictor(model, ONE_FIT): model for model in ("forest", "logistic")}
     others = [predictor for predictor in RANKED if predictor != BOTH]
-    return [
-        *(
-            claim(
-                f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1 by {least} in the median, and never behind"
-                f" by more than {-WORST}",
-                NETWORK, [BCE], average, _median_and_worst(least),
-            )  # fmt: skip
-            for average, least in LEADS.items()
-        ),
-        *(
-            claim(
-                f"{title(Predictor(model, EXPECTED_F1))} is {where} in {average}-F1, on all but one dataset",
-                Predictor(model, EXPECTED_F1),
-                [Predictor(f"{model}_tuned" if rule == TUNED_CV else model, rule)], average, _on_all_but(1, least),
-            )  # fmt: skip
-            for model in ("forest", "logistic")
-            for rule, average, where, least in against
-        ),
-        *(
-            claim(
-                f"{title(predictor)} is within 0.5 of five fits in {average}-F1, on all but one dataset",
-                predictor, [Predictor(model, EXPECTED_F1)], average, _on_all_but(1, -0.5),
-            )  # fmt: skip
-            for predictor, model in single.items()
-            for average in LEADS
-        ),
-        claim(f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all datasets",
-              BOTH, others, "micro", _on_all_but(0, -1.0)),
-        claim(f"{title(BOTH)} is the best in samples-F1, on all but two datasets",
-              BOTH, others, "samples", _on_all_but(2, 0.0)),
-        *(
-            claim(
-                f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one dataset (here:"
-                " BCE's minus ours, in per cent)",
-                BCE, [NETWORK], measure, _on_all_but(1, 0.0),
-            )  # fmt: skip
-            for measure, name in CALIBRATION.items()
-        ),
-    ]  # fmt: skip
+    found = []
+    for average, least in LEADS.items():
+        text = (
+            f"{title(NETWORK)} is ahead of {title(BCE)} in {average}-F1 by {least} in the median, and never behind by"
+        )
+        text += f" more than {-WORST}"
+        found.append(claim(text, NETWORK, [BCE], average, _median_and_worst(least)))
+    for model in ("forest", "logistic"):
+        ours = Predictor(model, EXPECTED_F1)
+        for rule, average, where, least in against:
+            text = f"{title(ours)} is {where} in {average}-F1, on all but one dataset"
+            rival = Predictor(f"{model}_tuned" if rule == TUNED_CV else model, rule)
+            found.append(claim(text, ours, [rival], average, _on_all_but(1, least)))
+    for predictor, model in single.items():
+        for average in LEADS:
+            text = f"{title(predictor)} is within 0.5 of five fits in {average}-F1, on all but one dataset"
+            found.append(claim(text, predictor, [Predictor(model, EXPECTED_F1)], average, _on_all_but(1, -0.5)))
+    text = f"{title(BOTH)} is within 1.0 of the best in micro-F1, on all datasets"
+    found.append(claim(text, BOTH, others, "micro", _on_all_but(0, -1.0)))
+    text = f"{title(BOTH)} is the best in samples-F1, on all but two datasets"
+    found.append(claim(text, BOTH, others, "samples", _on_all_but(2, 0.0)))
+    for measure, name in CALIBRATION.items():
+        text = f"the {name} of {title(NETWORK)}'s marginals is at most that of BCE, on all but one dataset (here: BCE's"
+        text += " minus ours, in per cent)"
+        found.append(claim(text, BCE, [NETWORK], measure, _on_all_but(1, 0.0)))
+    return found
 
 
 def _on_all_but(exceptions: int, least: float) -> Callable[[list[float], int], bool | None]:
@@ -501,7 +487,7 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
     return Section(text, summary, [out / "users-ranks.png"] if by_average else [])
 
 
-def _ranks_text(by_average: Mapping[str, Ranks], p_values: str) -> list[object]:
+def _ranks_text(by_average: Mapping[Any, Ranks], p_values: str) -> list[object]:
     if not by_average:
         return []
     names = next(iter(by_average.values())).means  # sorted by micro-F1
@@ -528,7 +514,7 @@ def _table(comparison: Comparison, measure: str) -> Table:
     return Table([heading, *comparison.points()], best_in_bold(means, lowest=measure not in AVERAGES))
 
 
-def figure(by_average: Mapping[str, Ranks], path: Path) -> None:
+def figure(by_average: Mapping[Any, Ranks], path: Path) -> None:
     """Critical difference diagrams: mean ranks on a line, with bars over groups without significant differences."""
     figure, rows = panels(len(by_average), 1, width=10.5, height=4.2 * len(by_average))
     for (axis,), (average, found) in zip(rows, by_average.items(), strict=True):
