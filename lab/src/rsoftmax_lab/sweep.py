@@ -9,8 +9,9 @@ import json
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -132,14 +133,18 @@ def sweep(
     failed = []
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _only_writer(path), _progress(console, len(todo)) as advance:
-            for record in _records(function, list(todo.values()), engine, address, jobs) if todo else ():
+        with ExitStack() as stack:
+            stack.enter_context(_only_writer(path))
+            advance = stack.enter_context(_progress(console, len(todo)))
+            stack.enter_context(warnings.catch_warnings(action="ignore", category=UserWarning))  # joblib's, on Ctrl+C
+            records = stack.enter_context(closing(_records(function, list(todo.values()), engine, address, jobs)))
+            for record in records:
                 append(path, record)
                 advance(record)
                 failed += [record] if "error" in record else []
                 done |= finished([record])
     except KeyboardInterrupt:
-        count = len(wanted.keys() & done.keys())
+        count = len(wanted.keys() & finished(read(path, say)).keys())
         say(f"\nstopped; {count} of {len(wanted)} runs are in {path}; rerun the command to resume")
         raise
     for record in failed:
@@ -162,8 +167,10 @@ def _only_writer(path: Path) -> Iterator[None]:
 
 def _records(
     function: Function[Run], runs: list[Run], engine: str, address: str | None, jobs: int | None
-) -> Iterator[Record]:
+) -> Generator[Record]:
     """The records of the runs in the order of completion."""
+    if not runs:
+        return
     if engine == "local" and (jobs or joblib.cpu_count()) == 1:
         for run in runs:  # Ctrl+C in this process is not a failure of the run
             yield _do(function, run, (Exception, SystemExit))

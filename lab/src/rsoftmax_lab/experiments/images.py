@@ -496,8 +496,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         """
             *The paper's protocol*: train on all training images; select epoch and learning rate on val, which is also
             reported. *Held out*: both are selected on a random held-out fraction of the training images, and val is
-            used only for the report. VOC's "difficult" labels are excluded from the scores. The paper trains whole networks
-            (ResNet-18 on VOC, ResNet-101 on COCO, complete datasets) and does not state its kind of F1: compare the
+            used only for the report. VOC's "difficult" labels are excluded from the scores. The paper trains whole
+            networks (ResNet-18 on VOC, ResNet-101 on COCO, complete datasets) and does not state its kind of F1: compare the
             order of the rows, not the absolute numbers.
         """,
         table,

@@ -255,8 +255,8 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         "## Multi-label text classification",
         f"""
             {", ".join(data)}, official split; encoder: {", ".join(models) or "none"}. Each training gives logits for
-            dev and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours* calibrates and
-            maximizes the named F1; *at .5* and *at .3* are thresholds on the probability; *tuned* is the threshold with
+            dev and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours* calibrates
+            and maximizes the named F1; *at .5* and *at .3* are thresholds on the probability; *tuned* is the threshold with
             the highest micro-F1 on dev; *tuned for each label* has one threshold per label. Published result with
             BERT-base (twelve layers) and the threshold .3: macro-F1 {PUBLISHED:.0f}.
         """,
