@@ -23,7 +23,7 @@ class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(20, 64), nn.ReLU())
-        self.head = MultiLabelHead(in_features=64, labels=10)
+        self.head = MultiLabelHead(in_features=64, num_labels=10)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         output = self.head(self.body(x))

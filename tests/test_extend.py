@@ -107,9 +107,9 @@ def test_attention() -> None:
 
 @pytest.mark.usefixtures("cool")
 def test_a_multi_label_head() -> None:
-    head = MultiLabelHead(4, labels=3, mapping="cool_softmax", rule=None)
+    head = MultiLabelHead(4, num_labels=3, mapping="cool_softmax", rule=None)
     output = head(torch.randn(2, 4))
-    assert_close(output.p, cool_softmax(output.z, B.example))
+    assert_close(output.probs, cool_softmax(output.logits, B.example))
     head.loss(output, torch.tensor([[1, 0, 0], [0, 1, 1]])).backward()
 
 

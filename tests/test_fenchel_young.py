@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
 from rsoftmax import entmax
-from rsoftmax.labels.losses import entmax15_loss, entmax_loss, sparsemax_loss
+from rsoftmax.losses import entmax15_loss, entmax_loss, sparsemax_loss
 
 ALPHAS = (1.0, 1.25, 1.5, 2.0, 3.0)
 LOSSES: dict[str, tuple[Callable[..., Tensor], float]] = {

@@ -24,7 +24,7 @@ def check_export(model: Any, tensors: dict[str, torch.Tensor], items: list[Any],
     marginals, labels = session.run(["marginals", "labels"], {name: part.numpy() for name, part in tensors.items()})
     output = model.outputs(items)
     assert_close(torch.from_numpy(marginals), output.marginals, atol=1e-4, rtol=1e-4)
-    assert (labels == (output.p > 0).numpy()).all()
+    assert (labels == (output.probs > 0).numpy()).all()
     assert [path.name for path in folder.iterdir()] == ["model.onnx"]
 
 

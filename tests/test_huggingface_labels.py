@@ -190,7 +190,7 @@ def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
     assert "token_type_ids" in tensors
     output, expected = model(**tensors, labels=y), model.outputs(TEXTS)
     assert_close(output.marginals, expected.marginals, atol=1e-5, rtol=1e-4)
-    assert_close(output.p > 0, expected.p > 0)
+    assert_close(output.p > 0, expected.probs > 0)
     assert output.loss.ndim == 0
     assert output.logits.shape == (6, 3)
 

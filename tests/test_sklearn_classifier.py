@@ -66,8 +66,8 @@ def test_all_arguments_are_keywords_with_scikit_learn_s_words() -> None:
 
 
 def test_labels_are_the_non_zero_probabilities_under_every_rule() -> None:
-    rules: list[dict[str, Any]] = [{"rule": rule} for rule in RULES if rule != "fixed"]
-    for choices in [*rules, {"r": 0.6}, {"mapping": "t_softmax"}, {"mapping": "softmax"}, {"mapping": "entmax15"}]:
+    rules: list[dict[str, Any]] = [{"rule": rule} for rule in RULES]
+    for choices in [*rules, {"mapping": "t_softmax"}, {"mapping": "softmax"}, {"mapping": "entmax15"}]:
         model = plain(**choices).fit(X[TRAIN], Y[TRAIN])
         p, found = model.predict_distribution(X[TEST]), model.predict(X[TEST])
         assert p.shape == found.shape == (100, 5), choices
@@ -94,7 +94,9 @@ def test_the_decision_function_is_measured_from_the_threshold() -> None:
     np.testing.assert_array_equal(model.decision_function(X[TEST]) > 0, model.predict(X[TEST]) == 1)
     model = plain().fit(X[TRAIN], Y[TRAIN])
     output = model.estimators_[0].module_(torch.tensor(X[TEST], dtype=torch.float32))
-    k = expected_f1_count(torch.tensor(model.decision_function(X[TEST])), output.none - output.theta).flatten()
+    k = expected_f1_count(
+        torch.tensor(model.decision_function(X[TEST])), output.no_label_logit - output.threshold
+    ).flatten()
     np.testing.assert_array_equal(model.predict(X[TEST]).sum(1), k)
 
 
@@ -123,10 +125,10 @@ def test_sparse_features_and_labels_make_no_difference() -> None:
 def test_pipeline_grid_search_and_cross_validation() -> None:
     pipeline = make_pipeline(StandardScaler(), plain())
     assert np.isfinite(cross_val_score(pipeline, X, Y, cv=2)).all()
-    rules = [rule for rule in RULES if rule != "fixed"]
-    grid = [{"rule": rules}, {"rule": ["fixed"], "r": [0.4, 0.6], "hidden_layer_sizes": [(8, 8)]}]
+    rules = [*RULES]
+    grid = [{"rule": rules}, {"rule": ["rate"], "hidden_layer_sizes": [(8, 8)]}]
     search = GridSearchCV(plain(max_epochs=1), grid, cv=2, error_score="raise").fit(X, Y)
-    assert [found["rule"] for found in search.cv_results_["params"]] == [*rules, "fixed", "fixed"]
+    assert [found["rule"] for found in search.cv_results_["params"]] == [*rules, "rate"]
     assert search.best_estimator_.estimators_[0].module_.head.rule.name == search.best_params_["rule"]
 
 
@@ -252,7 +254,7 @@ def test_an_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_settings_say_what_would_do() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"mapping": "hardmax"}, "mapping must be 'auto' or one of"),
+        ({"mapping": "hardmax"}, "does not work with mapping='hardmax'"),
         ({"mapping": "r_softmax", "rule": "zero"}, "rule='zero' does not work with mapping='r_softmax'"),
         ({"max_epochs": 0}, "max_epochs must be a positive integer, got 0"),
         ({"hidden_layer_sizes": 16}, r"hidden_layer_sizes must be a sequence such as \(128,\), got 16"),
@@ -267,7 +269,7 @@ def test_wrong_settings_say_what_would_do() -> None:
         ({"preprocessing": "scaled"}, r"preprocessing must be one of \('auto', None\), got 'scaled'"),
         ({"calibration": "isotonic"}, r"calibration must be one of \('platt', None\), got 'isotonic'"),
         ({"average": "weighted"}, "average must be one of .* got 'weighted'"),
-        ({"rule": "count", "min_labels": 1}, "min_labels=1 needs rule='expected_f1', got rule='count'"),
+        ({"rule": "rate", "min_labels": 1}, "min_labels=1 needs rule='expected_f1', got rule='rate'"),
         ({"class_weight": {"cow": 2}}, "class_weight must be None, 'balanced' or a dict .* got {'cow': 2}"),
     ]
     for options, message in cases:
@@ -405,14 +407,16 @@ def test_unknown_labels_are_ignored() -> None:
     y, known = np.where(hidden[:100], np.nan, Y[TEST]), ~hidden[:100]
     expected = f1_score(Y[TEST] * known, model.predict(X[TEST]) * known, average="micro")
     assert model.score(X[TEST], y) == model.score(X[TEST], sp.csr_array(y)) == expected
-    with pytest.raises(ValueError, match="loss='r_softmax_loss' takes neither weights of single labels nor unknown"):
-        plain(rule="count").fit(X, np.where(np.arange(300)[:, None] % 2, Y, -1))
+    with pytest.raises(
+        ValueError, match="loss='multilabel_r_softmax_loss' takes neither weights of single labels nor unknown"
+    ):
+        plain(rule="rate").fit(X, np.where(np.arange(300)[:, None] % 2, Y, -1))
 
 
 def test_rows_of_weight_zero_do_not_count() -> None:
     x, y = np.concatenate([X[TRAIN], X[TRAIN]]), np.concatenate([Y[TRAIN], 1 - Y[TRAIN]])
     weight = (np.arange(400) < 200).astype(float)
-    for rule in ("expected_f1", "rate", "count"):
+    for rule in ("expected_f1", "rate"):
         model = plain(rule=rule, batch_size=400)  # one batch: an update by the gradient of the weighted loss
         gradients = []
         for rows, labels, weights in ((x, y, weight), (X[TRAIN], Y[TRAIN], None)):

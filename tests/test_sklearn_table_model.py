@@ -24,7 +24,7 @@ def test_one_network_predicts_the_mean_of_several() -> None:
         one = TableModel.of(several, [f"x{i}" for i in range(20)], list("abcd"))
         assert isinstance(one.network, LabelNetwork)
         assert_close(one.outputs(X).marginals.numpy(), several.predict_proba(X), atol=1e-5, rtol=1e-4)
-        assert ((one.outputs(X).p > 0).numpy() == several.predict(X)).all()
+        assert ((one.outputs(X).probs > 0).numpy() == several.predict(X)).all()
 
 
 def test_networks_whose_rate_reads_the_logits_are_converted_one_at_a_time() -> None:
@@ -32,7 +32,7 @@ def test_networks_whose_rate_reads_the_logits_are_converted_one_at_a_time() -> N
     names = [f"x{i}" for i in range(20)]
     model = SparseLabelClassifier(n_estimators=1, max_epochs=2, rule="rate", random_state=0).fit(X, Y)
     one = TableModel.of(model, names, list("abcd"))
-    assert ((one.outputs(X).p > 0).numpy() == model.predict(X)).all()
+    assert ((one.outputs(X).probs > 0).numpy() == model.predict(X)).all()
     with pytest.raises(ValueError, match="networks with rule='rate' cannot be merged; pass n_estimators=1"):
         TableModel.fit(X.tolist(), [["a"]] * 60, names, rule="rate")
 
@@ -140,6 +140,6 @@ def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
         TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], guarantee={"recall": 0.99})
     with pytest.raises(ValueError, match="pass either recall or precision"):
         again.guarantee(rows, labels)
-    counted = TableModel.fit(ROWS, LABELS, ["u", "v"], rule="count", n_estimators=1, max_epochs=1)
-    with pytest.raises(ValueError, match="a threshold needs rule='expected_f1', got rule='count'"):
+    counted = TableModel.fit(ROWS, LABELS, ["u", "v"], rule="rate", n_estimators=1, max_epochs=1)
+    with pytest.raises(ValueError, match="a threshold needs rule='expected_f1', got rule='rate'"):
         counted.guarantee(ROWS, LABELS, recall=0.8)

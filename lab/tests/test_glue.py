@@ -19,8 +19,6 @@ from typer.testing import CliRunner, Result
 import rsoftmax
 from rsoftmax.attention.transformers import set_attention
 from rsoftmax.cli import app
-from rsoftmax_lab.bench import finetuning
-from rsoftmax_lab.bench.benchmark import Settings
 from rsoftmax_lab.commands.report import write_report
 from rsoftmax_lab.experiments import EXPERIMENTS
 from rsoftmax_lab.experiments.glue import data as glue_data
@@ -513,30 +511,3 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     assert len(notices) == 2
     assert "1 rows are not runs known to this version" in notices[0]
     assert "mixes runs with different settings of RTE" in notices[1]
-
-
-@pytest.mark.train
-def test_bench_finetuning_times_a_step_of_both_models_with_each_attention(encoder: Path, tmp_path: Path) -> None:
-    words = ["bench", "finetuning", "--quick", "--model", str(encoder), "--threads", "1", "--out", str(tmp_path)]
-    shown = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "a step with r_softmax" in shown.output
-    rows = [json.loads(row) for row in (tmp_path / "bench_finetuning.jsonl").read_text().splitlines()]
-    attentions = ["sdpa", "softmax", "r_softmax", "r_softmax", "r_softmax", "t_softmax", "sparsemax"]
-    parameters = ["", "", "r=0.15", "r=0.5", "r=0.9", "t=2", ""]
-    assert [(row["model"], row["attention"], row["parameter"]) for row in rows] == [
-        (model, *attention)
-        for model in (encoder.name, finetuning.LONG)
-        for attention in zip(attentions, parameters, strict=True)
-    ]
-
-
-def test_bench_finetuning_leaves_out_texts_for_which_the_model_has_no_positions(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    BertModel(BertConfig(vocab_size=45, max_position_embeddings=128, **sizes)).save_pretrained(tmp_path)
-    groups = finetuning.groups(Settings(threads=(1,), model=str(tmp_path)))
-    assert [(group.common["model"], group.common["tokens"]) for group in groups] == [
-        (tmp_path.name, 32),
-        (tmp_path.name, 128),
-        (finetuning.LONG, 512),
-        (finetuning.LONG, 2048),
-    ]

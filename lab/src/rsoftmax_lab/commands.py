@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     from rsoftmax_lab.bench import command as bench
 
-    app.add_typer(bench.app, name="bench")
+    app.command("bench", help=bench.HELP)(bench.bench)
     app.add_typer(reproduce, name="reproduce")
     app.command("report")(report)
 

@@ -17,7 +17,19 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from rsoftmax.labels import AVERAGES, PLAIN, SparseLabelClassifier
+from rsoftmax.labels import (
+    AVERAGES,
+    PLAIN,
+    RULES,
+    Decoder,
+    Output,
+    RankingRule,
+    Scores,
+    SparseLabelClassifier,
+    keep_count,
+    losses,
+    rate_of_count,
+)  # fmt: skip
 from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.records import BaseRun, Record, Trials, number
 from rsoftmax_lab.report import Markdown, Mean, Table, best_in_bold, escape, settings_text
@@ -148,6 +160,40 @@ def true_count(validation: Outputs) -> Decision:
 # -------------------------------------------------------------------------------------------------------- methods
 
 
+class Count(RankingRule):
+    """A rule of heads, which RULES lists then, too: the k best labels, where a layer on the features predicts k.
+
+    In training, eq. 5 takes the true number of labels, so that the scores do not depend on predicted counts. The counts
+    are trained by cross-entropy. This reads the paper's section 4.1 differently from the rule "rate".
+    """
+
+    name = "count"
+
+    def layers(self, num_labels: int) -> dict[str, int]:
+        """Labels; counts 0..K."""
+        return {"logits": num_labels, "count": num_labels + 1}
+
+    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
+        """Logits of labels and of counts."""
+        return Scores(outputs["logits"], aux_logits=outputs["count"])
+
+    def decode(self, scores: Scores, decoder: Decoder) -> Output:
+        """Select the most probable number of labels by r-softmax."""
+        k = scores.require("aux_logits").argmax(-1, keepdim=True)
+        return Output(*scores, rate_of_count(k, scores.logits), keep_count(scores.logits, k))
+
+    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+        """The loss of the labels plus that of their count."""
+        return super().loss(scores, y) + losses.label_count_loss(scores.require("aux_logits"), y, reduction="none")
+
+    def training_rate(self, scores: Scores, y: Tensor) -> Tensor:
+        """The true rate of zeros."""
+        return rate_of_count(y.sum(-1, keepdim=True), scores.logits)
+
+
+RULES[Count.name] = Count
+
+
 @dataclass(frozen=True)
 class Method:
     """The head of a network and its decision rules.
@@ -175,19 +221,22 @@ TUNED: dict[str, DecisionRule] = {"tuned": tuned("logits")}
 THRESHOLDS = {f"p0={p0}": at_least(p0) for p0 in P0} | {"tuned": tuned("probs"), "true_count": true_count}
 
 METHODS: dict[str, Method] = {
-    "softmax": Method("softmax", _head("softmax", "cross_entropy"), THRESHOLDS),
+    "softmax": Method("softmax", _head("softmax", "softmax_cross_entropy"), THRESHOLDS),
     "sparsemax_huber": Method("sparsemax + huber", _head("sparsemax", "sparsemax_huber_loss"), LABELS),
     "sparsemax_hinge": Method("sparsemax + hinge", _head("sparsemax", "sparsemax_hinge_loss"), LABELS),
-    "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_loss"), LABELS),
-    "r_softmax_rate": Method("r-softmax, rate", _head("r_softmax", "r_softmax_loss", "rate"), LABELS),
-    "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "r_softmax_loss", "count"), LABELS),
+    "sparsehourglass": Method("sparsehourglass", _head("sparsehourglass", "sparsehourglass_hinge_loss"), LABELS),
+    "r_softmax_rate": Method("r-softmax, rate", _head("r_softmax", "multilabel_r_softmax_loss", "rate"), LABELS),
+    "r_softmax_count": Method("r-softmax, count", _head("r_softmax", "multilabel_r_softmax_loss", Count.name), LABELS),
     "t_softmax_threshold": Method(
-        "t-softmax, threshold", _head("t_softmax", "t_softmax_loss", "threshold"), LABELS, ours=True
+        "t-softmax, threshold", _head("t_softmax", "multilabel_t_softmax_loss", "threshold"), LABELS, ours=True
     ),
     "r_softmax_expected_f1": Method(
-        "r-softmax, expected F1", _head("r_softmax", "binary_cross_entropy", "expected_f1"), LABELS | TUNED, ours=True
+        "r-softmax, expected F1",
+        _head("r_softmax", "sigmoid_binary_cross_entropy", "expected_f1"),
+        LABELS | TUNED,
+        ours=True,
     ),
-    "bce": Method("BCE", _head("t_softmax", "binary_cross_entropy", "zero"), LABELS | TUNED),
+    "bce": Method("BCE", _head("t_softmax", "sigmoid_binary_cross_entropy", "zero"), LABELS | TUNED),
     "zlpr": Method("ZLPR", _head("t_softmax", "zlpr_loss", "zero"), LABELS),
 }
 
@@ -417,8 +466,8 @@ def _forward(network: Any, samples: Samples) -> Outputs:
     """``decision_function`` and ``predict_proba`` in one forward pass."""
     network.eval()
     batches = [network(_dense(samples.X[i : i + 1024])) for i in range(0, len(samples.Y), 1024)]
-    logits = torch.cat([output.scores.u for output in batches]).numpy()
-    return Outputs.of(logits, torch.cat([output.p for output in batches]).numpy(), samples.Y, samples.ignored)
+    logits = torch.cat([output.scores.margins for output in batches]).numpy()
+    return Outputs.of(logits, torch.cat([output.probs for output in batches]).numpy(), samples.Y, samples.ignored)
 
 
 def _dense(X: Matrix) -> Tensor:

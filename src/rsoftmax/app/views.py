@@ -99,10 +99,12 @@ def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     """
     own = model.network.head.decoder
     decoder = Decoder(len(model.names), average, min_labels=own.min_labels, max_labels=own.max_labels)
-    decoder.none = own.none
+    decoder.no_label = own.no_label
     decoder.threshold.copy_(half_f1(average, model).logit(eps=1e-6))
-    none = None if output.none is None or output.theta is None else output.none - output.theta
-    return decoder.decide(output.marginals.logit() if output.odds is None else output.odds, none).labels
+    none = (
+        None if output.no_label_logit is None or output.threshold is None else output.no_label_logit - output.threshold
+    )
+    return decoder.decide(output.marginals.logit() if output.log_odds is None else output.log_odds, none).labels
 
 
 def half_f1(average: Average, model: LabelModel) -> Tensor:

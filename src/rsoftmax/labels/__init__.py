@@ -8,8 +8,6 @@ rule              mapping       predicted labels
 ================= ============= ========================================================================
 ``"expected_f1"`` ``r_softmax`` those that maximise the expected F1 under the predicted marginals
 ``"rate"``        ``r_softmax`` the best fraction ``1 - r``, with ``r`` predicted from the logits: the paper's head
-``"count"``       ``r_softmax`` the k best, with k predicted from the features
-``"fixed"``       ``r_softmax`` the best fraction ``1 - r``, with a given ``r``
 ``"threshold"``   ``t_softmax`` those above a threshold predicted from the features: the paper's version (1)
 ``"zero"``        ``t_softmax`` those with a positive logit, as with binary cross-entropy and ZLPR
 ``None``          any other     the support of the mapping
@@ -49,11 +47,11 @@ else:
         {
             "calibration": "PlattScaling",
             "decoding": "AVERAGES Average Decoded Decoder DecoderOptions"
-            " best_labels expected_f1 expected_f1_count expected_f1_threshold keep_above keep_count",
+            " best_labels expected_f1 expected_f1_count expected_f1_threshold keep_above keep_count rate_of_count",
             "evaluation": "CalibrationCurve Evaluation LabelScores calibration_curve evaluate",
-            "head": "MultiLabelHead",
+            "head": "MultiLabelHead resolve_rule",
             "risk_control": "precision_threshold recall_threshold",
-            "rules": "RULES Output Rule Scores",
+            "rules": "RULES Output RankingRule Rule Scores",
             "sparse": "decode_csr",
             "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",

@@ -29,7 +29,7 @@ class PlattScaling(nn.Module):
     standardised, all together or label by label, whichever fits better, so their scale does not matter.
 
     Args:
-        labels: the number of labels, K.
+        num_labels: the number of labels, K.
         shrinkage: the strength lambda of the pull towards the common line; 1 has the effect of a few rows.
 
     Attributes:
@@ -57,13 +57,13 @@ class PlattScaling(nn.Module):
     slope: Tensor
     offset: Tensor
 
-    def __init__(self, labels: int, shrinkage: float = 1.0) -> None:
+    def __init__(self, num_labels: int, shrinkage: float = 1.0) -> None:
         super().__init__()
         if shrinkage <= 0:
             raise ValueError(f"PlattScaling: shrinkage must be positive, got {shrinkage!r}")
         self.shrinkage = shrinkage
-        self.register_buffer("slope", torch.ones(labels))
-        self.register_buffer("offset", torch.zeros(labels))
+        self.register_buffer("slope", torch.ones(num_labels))
+        self.register_buffer("offset", torch.zeros(num_labels))
 
     def reset(self) -> None:
         """Return to the identity, the state before :meth:`fit`."""

@@ -31,6 +31,7 @@ __all__ = [
     "expected_f1_threshold",
     "keep_above",
     "keep_count",
+    "rate_of_count",
 ]
 
 Average = Literal["micro", "macro", "samples"]
@@ -324,31 +325,31 @@ class Decoded(NamedTuple):
     """The output of a :class:`Decoder`.
 
     Attributes:
-        odds: calibrated log-odds of the labels, [..., K].
-        margin: log-odds minus threshold; labels are predicted in its order.
+        log_odds: calibrated log-odds of the labels, [..., K].
+        margins: log-odds minus threshold; labels are predicted in this order.
         k: the number of labels, [..., 1], int64.
     """
 
-    odds: Tensor
-    margin: Tensor
+    log_odds: Tensor
+    margins: Tensor
     k: Tensor
 
     @property
     def labels(self) -> Tensor:
-        """The predicted labels [..., K], bool: the k with the highest margin."""
-        return best_labels(self.margin, self.k)
+        """The predicted labels [..., K], bool: the k with the highest margins."""
+        return best_labels(self.margins, self.k)
 
 
 class Decoder(nn.Module):
     """Calibrates scores of any origin and predicts the labels that maximise an expected F-measure.
 
     Args:
-        labels: the number of labels, K.
+        num_labels: the number of labels, K.
         average, beta, min_labels, max_labels: see :class:`DecoderOptions`. ``min_labels=k, max_labels=k`` predicts the
             k best labels of every row.
 
     Attributes:
-        calibration, none: the :class:`PlattScaling` of the labels and of "no label".
+        calibration, no_label: the :class:`PlattScaling` of the labels and of "no label".
         threshold: the decision threshold as log-odds, [1] or, for "macro", [K]; 0 before :meth:`fit`; unused by
             "samples".
 
@@ -369,7 +370,7 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        labels: int,
+        num_labels: int,
         average: Average = "micro",
         beta: float = 1.0,
         min_labels: int = 0,
@@ -378,15 +379,15 @@ class Decoder(nn.Module):
         super().__init__()
         check_average(average)
         check_beta(beta)
-        _check_bounds(min_labels, max_labels, labels)
+        _check_bounds(min_labels, max_labels, num_labels)
         self.average, self.beta, self.min_labels, self.max_labels = average, beta, min_labels, max_labels
-        self.calibration, self.none = PlattScaling(labels), PlattScaling(1)
-        self.register_buffer("threshold", torch.zeros(labels if average == "macro" else 1))
+        self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
+        self.register_buffer("threshold", torch.zeros(num_labels if average == "macro" else 1))
 
     def reset(self) -> None:
         """Return to the state before :meth:`fit`."""
         self.calibration.reset()
-        self.none.reset()
+        self.no_label.reset()
         self.threshold.zero_()
 
     @torch.no_grad()
@@ -410,7 +411,7 @@ class Decoder(nn.Module):
         """
         if calibrate:
             self.calibration.fit(u, y, weight)
-            self.none.fit(self._none(self.calibration(u)) if none is None else none, _is_empty(y), weight)
+            self.no_label.fit(self._none(self.calibration(u)) if none is None else none, _is_empty(y), weight)
         if self.average != "samples":
             odds, known = self.calibration(u), ~u.isnan()
             counted = known if weight is None else known * weight
@@ -425,7 +426,7 @@ class Decoder(nn.Module):
     def decide(self, odds: Tensor, none: Tensor | None = None) -> Decoded:
         """Map calibrated log-odds [..., K] to labels."""
         if self.average == "samples":
-            empty = self.none(self._none(odds) if none is None else none)
+            empty = self.no_label(self._none(odds) if none is None else none)
             k = expected_f1_count(odds, empty, beta=self.beta, min_labels=self.min_labels, max_labels=self.max_labels)
             return Decoded(odds, odds, k)
         margin = odds - self.threshold.to(odds.dtype)

@@ -1,19 +1,16 @@
 """The output layer of a multi-label network: the layers that its rule needs, a loss, calibration and decoding."""
 
-from collections.abc import Iterable
 from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from rsoftmax._tensors import all_or_none, shape_of
+from rsoftmax._tensors import all_or_none
 from rsoftmax.labels.decoding import DEFAULTS, Decoder, DecoderOptions
-from rsoftmax.labels.losses import Reduction
-from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores
-from rsoftmax.losses import check_reduction
-from rsoftmax.mappings import MAPPINGS
+from rsoftmax.labels.losses import Reduction, check_labels, reduce_samples
+from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores, no_label_margin
 
-__all__ = ["MultiLabelHead"]
+__all__ = ["MultiLabelHead", "resolve_rule"]
 
 
 class MultiLabelHead(nn.Module):
@@ -23,14 +20,12 @@ class MultiLabelHead(nn.Module):
 
     Args:
         in_features: size d of the features.
-        labels: the number of labels, K.
+        num_labels: the number of labels, K.
         mapping: an order-preserving mapping; its parameters other than t and r stay at their example values. "auto":
             the mapping that belongs to the rule.
         loss: a name in :mod:`rsoftmax.labels.losses`, or "auto": the default of the rule or the mapping.
-        rule: how the number of labels is decided, see :mod:`rsoftmax.labels`. "auto": "fixed" if ``r`` is given,
-            else the first rule of the mapping: "expected_f1" for r_softmax and for mapping="auto", "threshold" for
-            t_softmax, None for the others.
-        r: the rate of zeros, in [0, 1], for ``rule="fixed"``.
+        rule: how the number of labels is decided, see :mod:`rsoftmax.labels`. "auto": the first rule of the mapping:
+            "expected_f1" for r_softmax and for mapping="auto", "threshold" for t_softmax, None for the others.
         decoder: average, beta, min_labels, max_labels, for ``rule="expected_f1"``; see
             :class:`rsoftmax.labels.DecoderOptions`.
 
@@ -40,7 +35,7 @@ class MultiLabelHead(nn.Module):
     Example:
         >>> import torch
         >>> _ = torch.manual_seed(0)
-        >>> head = MultiLabelHead(16, labels=5)
+        >>> head = MultiLabelHead(16, num_labels=5)
         >>> h, y = torch.randn(2, 16), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 1, 0, 0]])
         >>> output = head(h)
         >>> output.labels
@@ -48,21 +43,25 @@ class MultiLabelHead(nn.Module):
                 [ True,  True,  True,  True, False]])
         >>> head.loss(output, y)
         tensor(5.0694, grad_fn=<MeanBackward0>)
-        >>> MultiLabelHead(16, labels=5, rule="threshold")
+        >>> MultiLabelHead(16, num_labels=5, rule="threshold")
         MultiLabelHead(
-          mapping=t_softmax, rule=threshold, loss=t_softmax_loss
+          mapping=t_softmax, rule=threshold, loss=multilabel_t_softmax_loss
           (logits): Linear(in_features=16, out_features=5, bias=True)
           (threshold): Linear(in_features=16, out_features=1, bias=True)
           (decoder): Decoder(
             average=micro, beta=1.0
             (calibration): PlattScaling(5, shrinkage=1.0)
-            (none): PlattScaling(1, shrinkage=1.0)
+            (no_label): PlattScaling(1, shrinkage=1.0)
           )
         )
 
     The rules "threshold" and "expected_f1" depend on ``z - theta`` only, the log-odds of the labels. The loss needs
-    :meth:`scores` only, which saves decoding during training. A row takes ``O(K log K)`` time and ``O(K)`` memory.
-    A row of features with NaN gets NaN probabilities, and reading its labels raises.
+    :meth:`scores` only, which saves decoding during training. A sample takes ``O(K log K)`` time and ``O(K)`` memory.
+    A sample whose features contain NaN gets NaN probabilities, and reading its labels raises.
+
+    A network of your own with K outputs needs no layers of the head: ``head.loss(logits, y)``,
+    ``head.calibrate(logits, y)`` and ``head.decode(logits)`` take plain tensors. With "expected_f1" they are log-odds
+    of independent labels; "rate" and "threshold" need :class:`Scores` with what these rules predict besides.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, for "rate" and "threshold".
     """
@@ -70,25 +69,29 @@ class MultiLabelHead(nn.Module):
     def __init__(
         self,
         in_features: int,
-        labels: int,
+        num_labels: int,
         mapping: str = "auto",
         loss: str = "auto",
         rule: str | None = "auto",
-        *,
-        r: float | None = None,
         **decoder: Unpack[DecoderOptions],
     ) -> None:
         super().__init__()
-        if in_features < 1 or labels < 1:
-            raise ValueError(f"MultiLabelHead: needs at least one feature and one label, got {in_features=}, {labels=}")
-        self.labels = labels
-        self.rule = choose(mapping, loss, rule, r)
-        for name, outputs in self.rule.layers(labels).items():
+        if in_features < 1 or num_labels < 1:
+            raise ValueError(
+                f"MultiLabelHead: needs at least one feature and one label, got {in_features=}, {num_labels=}"
+            )
+        self.num_labels = num_labels
+        self.rule = resolve_rule(mapping, loss, rule)
+        for name, outputs in self.rule.layers(num_labels).items():
             self.add_module(name, nn.Linear(in_features, outputs))
-        for name, units in self.rule.on_logits.items():
-            self.add_module(name, nn.Sequential(nn.Linear(labels, units), nn.ReLU(), nn.Linear(units, 1)))
-        self.decoder = Decoder(labels, **decoder)
-        _check_options(decoder, self.rule.name)
+        for name, units in self.rule.logit_mlps.items():
+            self.add_module(name, nn.Sequential(nn.Linear(num_labels, units), nn.ReLU(), nn.Linear(units, 1)))
+        self.decoder = Decoder(num_labels, **decoder)
+        changed = [f"{name}={value!r}" for name, value in decoder.items() if value != DEFAULTS.get(name)]
+        if changed and self.rule.name != "expected_f1":
+            raise ValueError(
+                f"MultiLabelHead: {', '.join(changed)} needs rule='expected_f1', got rule={self.rule.name!r}"
+            )
 
     @property
     def mapping(self) -> str:
@@ -106,58 +109,65 @@ class MultiLabelHead(nn.Module):
 
     def scores(self, h: Tensor) -> Scores:
         """Map features [..., d] to scores, all that the loss needs."""
-        outputs = {name: getattr(self, name)(h) for name in self.rule.layers(self.labels)}
-        outputs |= {name: getattr(self, name)(outputs["logits"]) for name in self.rule.on_logits}
+        outputs = {name: getattr(self, name)(h) for name in self.rule.layers(self.num_labels)}
+        outputs |= {name: getattr(self, name)(outputs["logits"]) for name in self.rule.logit_mlps}
         return self.rule.scores(outputs)
 
-    def decode(self, scores: Scores) -> Output:
-        """Map scores to probabilities."""
+    def decode(self, scores: Scores | Tensor) -> Output:
+        """Map scores, or logits [..., K], to probabilities."""
+        scores = _as_scores(scores)
         output = self.rule.decode(scores, self.decoder)
-        return output if output.odds is not None else output._replace(odds=self.decoder.calibration(scores.u))
+        if output.log_odds is None:
+            output = output._replace(log_odds=self.decoder.calibration(scores.margins))
+        return output
 
     def loss(
-        self, output: Output | Scores, y: Tensor, *, reduction: Reduction = "mean", weight: Tensor | None = None
+        self,
+        output: Output | Scores | Tensor,
+        y: Tensor,
+        *,
+        reduction: Reduction = "batchmean",
+        weight: Tensor | None = None,
     ) -> Tensor:
         """Compute the training loss.
 
         Args:
-            output: of :meth:`forward` or :meth:`scores`.
+            output: of :meth:`forward` or :meth:`scores`, or the logits of any network, [..., K].
             y: labels [..., K], 0 or 1. With binary cross-entropy a label may be NaN: unknown, and ignored.
             reduction: as in :mod:`rsoftmax.labels.losses`.
-            weight: weights of the rows, [..., 1]; with binary cross-entropy also of the entries, [..., K]. "mean"
-                divides by the number of rows.
+            weight: weights of the samples, [..., 1]; with binary cross-entropy also of the labels, [..., K].
+                "batchmean" divides by the number of samples.
 
         Returns:
             The loss; a scalar, or [...] with ``reduction="none"``.
         """
-        scores = output.scores if isinstance(output, Output) else output
-        check_reduction("MultiLabelHead.loss", reduction)
-        _check_targets(y, scores.z)
+        scores = _as_scores(output)
+        check_labels("MultiLabelHead.loss", y, scores.logits.shape, unknown=True)
         if _may_be_unknown(y, self.criterion):
             known = ~y.isnan()
-            y, weight = y.nan_to_num(), known.to(scores.z.dtype) if weight is None else known * weight
+            y, weight = y.nan_to_num(), known.to(scores.logits.dtype) if weight is None else known * weight
         if weight is None:
-            return self.rule.loss(scores, y, reduction)
-        if weight.shape[-1] == 1:
-            rows = self.rule.loss(scores, y, "none") * weight.squeeze(-1)
+            loss = self.rule.loss(scores, y)
+        elif weight.shape[-1] == 1:
+            loss = self.rule.loss(scores, y) * weight.squeeze(-1)
         else:
-            rows = self.rule.weighted_loss(scores, y, weight)
-        return rows if reduction == "none" else rows.sum() if reduction == "sum" else rows.mean()
+            loss = self.rule.weighted_loss(scores, y, weight)
+        return reduce_samples("MultiLabelHead.loss", loss, reduction)
 
     def calibrate(
-        self, scores: Output | Scores, y: Tensor, *, weight: Tensor | None = None, calibration: bool = True
+        self, scores: Output | Scores | Tensor, y: Tensor, *, weight: Tensor | None = None, calibration: bool = True
     ) -> Self:
-        """Fit calibration and thresholds on held-out rows; both are buffers of the decoder.
+        """Fit calibration and thresholds on held-out samples; both are buffers of the decoder.
 
         Args:
-            scores: scores of these rows, [rows, K].
-            y: their labels, [rows, K], 0 or 1; NaN where unknown.
-            weight: weights of the rows, [rows, 1].
+            scores: scores, or logits, of these samples, [samples, K].
+            y: their labels, [samples, K], 0 or 1; NaN where unknown.
+            weight: weights of the samples, [samples, 1].
             calibration: False fits the thresholds only.
         """
-        scores = scores.scores if isinstance(scores, Output) else scores
-        none = None if scores.none is None else scores.none - scores.require("theta")
-        self.decoder.fit(scores.u.detach(), y.to(torch.float64), none, weight=weight, calibrate=calibration)
+        scores = _as_scores(scores)
+        margins, y = scores.margins.detach(), y.to(torch.float64)
+        self.decoder.fit(margins, y, no_label_margin(scores), weight=weight, calibrate=calibration)
         return self
 
     @torch.no_grad()
@@ -165,16 +175,38 @@ class MultiLabelHead(nn.Module):
         """Predict the labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their expected F1."""
         if self.rule.name != "expected_f1":
             raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
-        decoder = Decoder(self.labels, "micro" if len(threshold) == 1 else "macro").to(self.decoder.threshold.device)
-        decoder.calibration, decoder.none = self.decoder.calibration, self.decoder.none
-        decoder.threshold.copy_(_below(threshold, decoder.threshold.dtype))  # predicted: above it
+        decoder = Decoder(self.num_labels, "micro" if len(threshold) == 1 else "macro")
+        decoder.to(self.decoder.threshold.device)
+        decoder.calibration, decoder.no_label = self.decoder.calibration, self.decoder.no_label
+        decoder.threshold.copy_(_below(threshold, decoder.threshold.dtype))  # labels above it are predicted
         self.decoder = decoder
         return self
 
     def extra_repr(self) -> str:
         """The choices shown by ``repr``."""
-        r = "" if self.rule.r is None else f", r={self.rule.r}"
-        return f"mapping={self.mapping}, rule={self.rule.name}{r}, loss={self.criterion}"
+        return f"mapping={self.mapping}, rule={self.rule.name}, loss={self.criterion}"
+
+
+def resolve_rule(mapping: str = "auto", loss: str = "auto", rule: str | None = "auto") -> Rule:
+    """Create the rule that the arguments of :class:`MultiLabelHead` select."""
+    names = [name for name, cls in RULES.items() if mapping in ("auto", *cls.mappings)]
+    if rule == "auto" and names:
+        rule = names[0]
+    if rule not in names:
+        table = "; ".join(f"{name!r} with {', '.join(cls.mappings)}" for name, cls in RULES.items())
+        raise ValueError(
+            f"MultiLabelHead: rule={rule!r} does not work with mapping={mapping!r}. The rules, and the order-preserving"
+            f" mappings that they work with: {table}. 'auto' selects the one that belongs to the other"
+        )
+    cls = RULES[rule]
+    return cls(cls.mappings[0] if mapping == "auto" else mapping, loss)
+
+
+def _as_scores(output: Output | Scores | Tensor) -> Scores:
+    """The scores of an output, or plain logits as scores."""
+    if isinstance(output, Tensor):
+        return Scores(output)
+    return output.scores if isinstance(output, Output) else output
 
 
 def _below(threshold: Tensor, dtype: torch.dtype) -> Tensor:
@@ -183,66 +215,9 @@ def _below(threshold: Tensor, dtype: torch.dtype) -> Tensor:
     return nearest.where(nearest < threshold, nearest.nextafter(nearest.new_tensor(-torch.inf)))
 
 
-def choose(mapping: str = "auto", loss: str = "auto", rule: str | None = "auto", r: float | None = None) -> Rule:
-    """Create the rule that the arguments of :class:`MultiLabelHead` select."""
-    _check_mapping(mapping)
-    fitting = [name for name, one in RULES.items() if mapping in ("auto", *one.mappings)]
-    if rule == "auto":
-        rule = "fixed" if r is not None and "fixed" in fitting else fitting[0]
-    if rule not in fitting and mapping == "auto":
-        raise ValueError(f"MultiLabelHead: rule must be 'auto' or one of {_listed(RULES)}, got {rule!r}")
-    if rule not in fitting:
-        raise ValueError(_misfit(rule, mapping, fitting))
-    chosen = RULES[rule]
-    return chosen(chosen.mappings[0] if mapping == "auto" else mapping, loss, r)
-
-
-def _check_options(decoder: DecoderOptions, rule: str | None) -> None:
-    changed = {name: value for name, value in decoder.items() if value != DEFAULTS.get(name)}
-    if changed and rule != "expected_f1":
-        listed = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        raise ValueError(f"MultiLabelHead: {listed} needs rule='expected_f1', got rule={rule!r}")
-
-
-def _check_targets(y: Tensor, z: Tensor) -> None:
-    if not isinstance(y, Tensor):
-        raise TypeError(f"MultiLabelHead.loss: y must be a torch.Tensor, got {type(y).__name__}; use torch.tensor(y)")
-    if y.shape != z.shape:
-        raise ValueError(f"MultiLabelHead.loss: y of shape {shape_of(y)} must have the shape of z, {shape_of(z)}")
-    valid = (y == 0) | (y == 1) | y.isnan()
-    if all_or_none(valid) is False:
-        raise ValueError(
-            f"MultiLabelHead.loss: y of shape {shape_of(y)} must hold 0 or 1, or NaN for an unknown label,"
-            f" got {y[~valid][0].item()!r}"
-        )
-
-
 def _may_be_unknown(y: Tensor, criterion: str) -> bool:
-    """Whether y holds NaN; where reading values is not free, whether the loss could deal with it."""
+    """Whether y contains NaN; where reading values is not free, whether the loss could deal with it."""
     if not y.is_floating_point():
         return False
     known = all_or_none(~y.isnan())
     return criterion == MASKABLE if known is None else not known
-
-
-def _check_mapping(mapping: str) -> None:
-    usable = [name for name in MAPPINGS if any(name in rule.mappings for rule in RULES.values())]
-    if mapping not in ("auto", *MAPPINGS):
-        raise ValueError(f"MultiLabelHead: mapping must be 'auto' or one of {', '.join(usable)}, got {mapping!r}")
-    if mapping not in ("auto", *usable):
-        raise ValueError(
-            f"MultiLabelHead: mapping={mapping!r} does not preserve the order of logits, which the losses rely on;"
-            f" use 'auto' or one of {', '.join(usable)}"
-        )
-
-
-def _misfit(rule: str | None, mapping: str, fitting: list[str | None]) -> str:
-    others = [f"{name!r} with mapping={RULES[name].mappings[0]!r}" for name in RULES if name not in fitting]
-    return (
-        f"MultiLabelHead: rule={rule!r} does not work with mapping={mapping!r}, which takes {_listed(fitting)};"
-        f" other rules: {', '.join(others)}. mapping='auto' selects the mapping of the rule"
-    )
-
-
-def _listed(names: Iterable[str | None]) -> str:
-    return ", ".join(map(repr, names))

@@ -1,16 +1,16 @@
 """Losses for multi-label targets: eq. 5 of the paper, and those it is compared with.
 
-``sparsemax_loss``, ``entmax15_loss`` and ``entmax_loss`` are for class indices; see :mod:`rsoftmax.losses`.
+All take logits [..., K] and multi-hot labels [..., K] (bool, integer or float, 0 or 1) and sum over the labels of a
+sample; ``reduction`` ("batchmean", "sum" or "none") then applies to samples: "batchmean" is their mean, as in torch's
+``kl_div``. In the formulas ``z`` are the logits, ``y`` the labels, and ``eta = y / |y|_1`` the target distribution; in
+a sample without a positive label it is zero, and so is every term that needs one. A negative label whose logit is
+``-inf`` is ignored. Half precision is computed, and returned, in float32: sums over pairs exceed float16's range.
 
-All others take logits ``z`` [..., K] and multi-hot labels ``y`` [..., K] (bool, integer or float, 0 or 1) and sum over
-the labels of a row; ``reduction`` ("mean", "sum" or "none") then applies to rows. ``eta = y / |y|_1`` is the target
-distribution; in a row without a positive label it is zero, and so is every term that needs one. A negative label whose
-logit is ``-inf`` is ignored. Half precision is computed, and returned, in float32: sums over pairs exceed
-float16's range.
-
-The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a row, gradients included: see
-:func:`_over_pairs`.
+The sums over pairs of labels take ``O(K log K)`` time and ``O(K)`` memory for a sample, gradients included: see
+:func:`_over_pairs`. For class indices see :mod:`rsoftmax.losses`.
 """
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,115 +18,116 @@ from torch import Tensor
 
 from rsoftmax._rows import check_input, check_value
 from rsoftmax._tensors import Value, all_or_none, at_least_float32, shape_of
-from rsoftmax.losses import Reduction as Reduction
-from rsoftmax.losses import check_reduction, entmax15_loss, entmax_loss, sparsemax_loss
 from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
 
 __all__ = [
-    "binary_cross_entropy",
-    "cross_entropy",
-    "entmax15_loss",
-    "entmax_loss",
     "label_count_loss",
     "label_rate_loss",
-    "r_softmax_loss",
-    "sparsehourglass_loss",
+    "multilabel_r_softmax_loss",
+    "multilabel_t_softmax_loss",
+    "sigmoid_binary_cross_entropy",
+    "softmax_cross_entropy",
+    "sparsehourglass_hinge_loss",
     "sparsemax_hinge_loss",
     "sparsemax_huber_loss",
-    "sparsemax_loss",
-    "t_softmax_loss",
     "zlpr_loss",
 ]
 
+Reduction = Literal["batchmean", "sum", "none"]
 
-def r_softmax_loss(z: Tensor, y: Tensor, r: Value, *, reduction: Reduction = "mean") -> Tensor:
+
+def multilabel_r_softmax_loss(
+    logits: Tensor, labels: Tensor, r: Value, *, reduction: Reduction = "batchmean"
+) -> Tensor:
     r"""The paper's loss: squared error on the positive labels, and a hinge between positive and negative ones.
 
     .. math:: \|y \cdot (\mathrm{r\text{-}softmax}(z, r) - \eta)\|^2
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j)) \qquad (5)
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts to [..., 1].
-        reduction: "mean", "sum" or "none", over rows.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
-        >>> r_softmax_loss(z, y, 0.5)
+        >>> multilabel_r_softmax_loss(z, y, 0.5)
         tensor(0.7374)
 
     When the rate is predicted, the paper adds its cross-entropy to the true rate, :func:`label_rate_loss`.
 
     Reference: Bałazy et al., r-softmax (2023), eq. 5.
     """
-    z, y, eta = _prepare("r_softmax_loss", z, y, reduction)
+    z, y, eta = _prepare("multilabel_r_softmax_loss", logits, labels)
     fit = (y * (r_softmax(z, r) - eta)).square().sum(-1)
-    return _reduce(fit + _hinge(z, y, _margin(y)), reduction)
+    return reduce_samples("multilabel_r_softmax_loss", fit + _hinge(z, y, _margin(y)), reduction)
 
 
-def t_softmax_loss(z: Tensor, y: Tensor, theta: Value, *, reduction: Reduction = "mean") -> Tensor:
+def multilabel_t_softmax_loss(
+    logits: Tensor, labels: Tensor, threshold: Value, *, reduction: Reduction = "batchmean"
+) -> Tensor:
     r"""Squared error on the positive labels, as in eq. 5, and the likelihood of being above the threshold.
 
     .. math:: \|y \cdot (\mathrm{t\text{-}softmax}(z, \max(z) - \theta) - \eta)\|^2
               + \mathrm{binary\ cross\text{-}entropy}(z - \theta)
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        theta: the threshold above which a label counts as positive; a number, or a tensor that broadcasts to [..., 1].
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        threshold: a label counts as positive above it; a number, or a tensor that broadcasts to [..., 1].
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
-        >>> t_softmax_loss(z, y, 0.9)
+        >>> multilabel_t_softmax_loss(z, y, 0.9)
         tensor(2.1529)
 
     Where no logit is above the threshold the probabilities are zero, and the second term alone has a gradient.
     """
-    z, y, eta = _prepare("t_softmax_loss", z, y, reduction)
-    u = z - theta
+    z, y, eta = _prepare("multilabel_t_softmax_loss", logits, labels)
+    u = z - threshold
     fit = (y * (weighted_softmax(u, F.relu(u)) - eta)).square().sum(-1)
-    return _reduce(fit + _misses(u, y), reduction)
+    return reduce_samples("multilabel_t_softmax_loss", fit + _misses(u, y), reduction)
 
 
-def cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def softmax_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""Softmax cross-entropy against the uniform distribution over the positive labels.
 
     .. math:: -\sum_i \eta_i \log \mathrm{softmax}(z)_i
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
-        >>> cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        >>> softmax_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.0417)
     """
-    z, y, eta = _prepare("cross_entropy", z, y, reduction)
+    z, y, eta = _prepare("softmax_cross_entropy", logits, labels)
     log_p = torch.where(y == 1, F.log_softmax(z, -1), 0)
-    return _reduce(-(eta * log_p).sum(-1), reduction)
+    return reduce_samples("softmax_cross_entropy", -(eta * log_p).sum(-1), reduction)
 
 
-def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""The sparsemax loss for multi-label targets; convex, its gradient is ``sparsemax(z) - eta``.
 
     .. math:: \tfrac12 \|\eta\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - \eta), \qquad p = \mathrm{sparsemax}(z)
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``. Zero exactly where ``p = eta``.
@@ -139,22 +140,24 @@ def sparsemax_huber_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
-    z, y, eta = _prepare("sparsemax_huber_loss", z, y, reduction)
+    z, y, eta = _prepare("sparsemax_huber_loss", logits, labels)
     z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes only the rounding
     p = sparsemax(z)
     fit = (torch.where(z == -torch.inf, 0, z) * (p - eta)).sum(-1)
-    return _reduce(y.any(-1) * ((eta.square() - p.square()).sum(-1) / 2 + fit), reduction)
+    return reduce_samples(
+        "sparsemax_huber_loss", y.any(-1) * ((eta.square() - p.square()).sum(-1) / 2 + fit), reduction
+    )
 
 
-def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def sparsemax_hinge_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""The alternative loss for sparsemax: equal logits for positive labels, and a margin to negative ones.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
@@ -165,45 +168,49 @@ def sparsemax_hinge_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean")
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018), with lambda = 0.
     """
-    z, y, _ = _prepare("sparsemax_hinge_loss", z, y, reduction)
-    return _reduce(_spread(z, y) + _hinge(z, y, _margin(y)), reduction)
+    z, y, _ = _prepare("sparsemax_hinge_loss", logits, labels)
+    return reduce_samples("sparsemax_hinge_loss", _spread(z, y) + _hinge(z, y, _margin(y)), reduction)
 
 
-def sparsehourglass_loss(z: Tensor, y: Tensor, q: Value = 10.0, *, reduction: Reduction = "mean") -> Tensor:
+def sparsehourglass_hinge_loss(
+    logits: Tensor, labels: Tensor, q: Value = 10.0, *, reduction: Reduction = "batchmean"
+) -> Tensor:
     r""":func:`sparsemax_hinge_loss` with the margin scaled for sparsehourglass.
 
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j|
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i / a(z) - (z_i - z_j)), \quad a = \frac{1 + Kq}{|\sum z| + Kq}
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
         q: as in :func:`rsoftmax.sparsehourglass`.
-        reduction: "mean", "sum" or "none", over rows.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
-        >>> sparsehourglass_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        >>> sparsehourglass_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.3220)
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
-    z, y, _ = _prepare("sparsehourglass_loss", z, y, reduction)
-    return _reduce(
-        _spread(z, y) + _hinge(z, y, _margin(y) / hourglass_scale(z, check_value("sparsehourglass_loss", Q, q, z, -1))),
+    z, y, _ = _prepare("sparsehourglass_hinge_loss", logits, labels)
+    return reduce_samples(
+        "sparsehourglass_hinge_loss",
+        _spread(z, y)
+        + _hinge(z, y, _margin(y) / hourglass_scale(z, check_value("sparsehourglass_hinge_loss", Q, q, z, -1))),
         reduction,
     )
 
 
-def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     """Cross-entropy of the number of positive labels.
 
     Args:
-        c: logits of the counts 0..K, [..., K + 1].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        count_logits: logits of the counts 0..K, [..., K + 1].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
@@ -214,26 +221,27 @@ def label_count_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> 
 
     Trains the counts of ``rule="count"`` in :class:`rsoftmax.labels.MultiLabelHead`.
     """
-    check_input("label_count_loss", c, -1)
-    count = _checked_labels("label_count_loss", y, reduction).sum(-1, keepdim=True).long()
-    if c.shape != (*y.shape[:-1], y.shape[-1] + 1):
+    check_input("label_count_loss", count_logits, -1)
+    check_labels("label_count_loss", labels)
+    if count_logits.shape != (*labels.shape[:-1], labels.shape[-1] + 1):
         raise ValueError(
-            f"label_count_loss: c of shape {shape_of(c)} must be [..., K + 1] for y [..., K] of shape {shape_of(y)}:"
-            " a logit for each count from 0 to K"
+            f"label_count_loss: count_logits of shape {shape_of(count_logits)} must be [..., K + 1] for labels [..., K]"
+            f" of shape {shape_of(labels)}: a logit for each count from 0 to K"
         )
-    log_p = F.log_softmax(c.to(at_least_float32(c.dtype)), -1)
-    return _reduce(-log_p.gather(-1, count).squeeze(-1), reduction)
+    log_p = F.log_softmax(count_logits.to(at_least_float32(count_logits.dtype)), -1)
+    count = labels.sum(-1, keepdim=True).long()
+    return reduce_samples("label_count_loss", -log_p.gather(-1, count).squeeze(-1), reduction)
 
 
-def label_rate_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def label_rate_loss(rate_logit: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""Cross-entropy of the rate of zeros: the part of the paper's loss that trains the predicted rate.
 
     .. math:: -\bar r \log \sigma(c) - (1 - \bar r) \log (1 - \sigma(c)), \qquad \bar r = 1 - \|y\|_1 / K
 
     Args:
-        c: logit of the rate, [..., 1].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        rate_logit: [..., 1].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
@@ -244,47 +252,49 @@ def label_rate_loss(c: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> T
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1.
     """
-    check_input("label_rate_loss", c, -1)
-    y = _checked_labels("label_rate_loss", y, reduction)
-    if c.shape != (*y.shape[:-1], 1):
+    check_input("label_rate_loss", rate_logit, -1)
+    check_labels("label_rate_loss", labels)
+    if rate_logit.shape != (*labels.shape[:-1], 1):
         raise ValueError(
-            f"label_rate_loss: c of shape {shape_of(c)} must be [..., 1] for y [..., K] of shape {shape_of(y)}"
+            f"label_rate_loss: rate_logit of shape {shape_of(rate_logit)} must be [..., 1] for labels [..., K] of shape"
+            f" {shape_of(labels)}"
         )
-    c = c.squeeze(-1).to(at_least_float32(c.dtype))
-    rate = 1 - y.to(c.dtype).mean(-1)
-    return _reduce(F.binary_cross_entropy_with_logits(c, rate, reduction="none"), reduction)
+    rate_logit = rate_logit.squeeze(-1).to(at_least_float32(rate_logit.dtype))
+    rate = 1 - labels.to(rate_logit.dtype).mean(-1)
+    loss = F.binary_cross_entropy_with_logits(rate_logit, rate, reduction="none")
+    return reduce_samples("label_rate_loss", loss, reduction)
 
 
-def binary_cross_entropy(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def sigmoid_binary_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""The negative log-likelihood of independent labels, summed over the labels of a row.
 
     .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
-        >>> binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        >>> sigmoid_binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(1.9246)
     """
-    z, y, _ = _prepare("binary_cross_entropy", z, y, reduction)
-    return _reduce(_misses(z, y), reduction)
+    z, y, _ = _prepare("sigmoid_binary_cross_entropy", logits, labels)
+    return reduce_samples("sigmoid_binary_cross_entropy", _misses(z, y), reduction)
 
 
-def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
     r"""Zero-bounded log-sum-exp and pairwise rank: positive labels above 0, negative ones below.
 
     .. math:: \log\left(1 + \sum_{y_j = 0} e^{z_j}\right) + \log\left(1 + \sum_{y_i = 1} e^{-z_i}\right)
 
     Args:
-        z: logits [..., K].
-        y: labels [..., K], 0 or 1.
-        reduction: "mean", "sum" or "none", over rows.
+        logits: [..., K].
+        labels: [..., K], 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
 
     Returns:
         The loss; a scalar, or [...] with ``reduction="none"``.
@@ -295,11 +305,11 @@ def zlpr_loss(z: Tensor, y: Tensor, *, reduction: Reduction = "mean") -> Tensor:
 
     Reference: Su et al., ZLPR: a novel loss for multi-label classification (2022).
     """
-    z, y, _ = _prepare("zlpr_loss", z, y, reduction)
+    z, y, _ = _prepare("zlpr_loss", logits, labels)
     zero, never = z.new_zeros((*z.shape[:-1], 1)), -torch.inf
     negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
     positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
-    return _reduce(negative + positive, reduction)
+    return reduce_samples("zlpr_loss", negative + positive, reduction)
 
 
 def _misses(z: Tensor, y: Tensor) -> Tensor:
@@ -351,35 +361,39 @@ def _margin(y: Tensor) -> Tensor:
     return 1 / y.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _prepare(name: str, z: Tensor, y: Tensor, reduction: Reduction) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, labels and eta in the dtype to compute in."""
-    check_input(name, z, -1)
-    y = _checked_labels(name, y, reduction)
-    if y.shape != z.shape:
-        raise ValueError(f"{name}: z and y must both be [..., K], got shapes {shape_of(z)} and {shape_of(y)}")
-    z = z.to(at_least_float32(z.dtype))
-    y = y.to(z.dtype)
+def _prepare(name: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits z, labels y and eta in the dtype to compute in."""
+    check_input(name, logits, -1)
+    check_labels(name, labels, logits.shape)
+    z = logits.to(at_least_float32(logits.dtype))
+    y = labels.to(z.dtype)
     return z, y, y * _margin(y)
 
 
-def _checked_labels(name: str, y: Tensor, reduction: Reduction) -> Tensor:
-    check_reduction(name, reduction)
-    if not isinstance(y, Tensor):
-        raise TypeError(f"{name}: y must be a torch.Tensor, got {type(y).__name__}; use torch.tensor(y)")
-    if y.dim() == 0 or y.shape[-1] == 0:
-        raise ValueError(f"{name}: y must be [..., K] with at least one label, got shape {shape_of(y)}")
-    good = (y == 0) | (y == 1)
-    if all_or_none(good) is False:
-        found = y[~good][0].item()
-        raise ValueError(f"{name}: y must hold 0 or 1, got {found!r} in shape {shape_of(y)}; use multi-hot labels")
-    return y
+def check_labels(name: str, labels: Tensor, shape: torch.Size | None = None, *, unknown: bool = False) -> None:
+    """Raise unless labels are multi-hot, of the shape of the logits; with ``unknown`` they may be NaN."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name}: the labels must be a torch.Tensor, got {type(labels).__name__}; use torch.tensor")
+    if labels.dim() == 0 or labels.shape[-1] == 0:
+        raise ValueError(f"{name}: needs labels [..., K] with K >= 1, got shape {shape_of(labels)}")
+    if shape is not None and labels.shape != shape:
+        raise ValueError(f"{name}: labels and logits must both be [..., K], got {shape_of(labels)} and {tuple(shape)}")
+    valid = (labels == 0) | (labels == 1)
+    valid = valid | labels.isnan() if unknown else valid
+    if all_or_none(valid) is False:
+        raise ValueError(
+            f"{name}: labels of shape {shape_of(labels)} must be 0 or 1{', or NaN where unknown' if unknown else ''},"
+            f" got {labels[~valid][0].item()!r}; use multi-hot labels"
+        )
 
 
-def _reduce(loss: Tensor, reduction: Reduction) -> Tensor:
+def reduce_samples(name: str, loss: Tensor, reduction: str) -> Tensor:
+    """Reduce the losses of samples, [...]."""
     match reduction:
-        case "mean":
+        case "batchmean":
             return loss.mean()
         case "sum":
             return loss.sum()
         case "none":
             return loss
+    raise ValueError(f"{name}: reduction must be 'batchmean', 'sum' or 'none', got {reduction!r}")

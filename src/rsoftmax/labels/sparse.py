@@ -37,7 +37,7 @@ def decode_csr(
     indptr: Tensor,
     indices: Tensor,
     pi: Tensor,
-    labels: int,
+    num_labels: int,
     average: Average = "micro",
     *,
     beta: float = 1.0,
@@ -50,7 +50,7 @@ def decode_csr(
 
     Args:
         indptr, indices, pi: the marginals as CSR arrays; calibrated, in [0, 1].
-        labels: the number of labels, K.
+        num_labels: the number of labels, K.
         average: the F-measure whose expectation is maximised over these rows: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per row; a row with fewer entries gets all of them.
@@ -62,14 +62,14 @@ def decode_csr(
 
     Example:
         >>> indptr, indices = torch.tensor([0, 2, 3]), torch.tensor([7, 2, 99])
-        >>> decode_csr(indptr, indices, torch.tensor([0.9, 0.1, 0.6]), labels=100)
+        >>> decode_csr(indptr, indices, torch.tensor([0.9, 0.1, 0.6]), num_labels=100)
         tensor([ True, False,  True])
 
     Equals :class:`rsoftmax.labels.Decoder` on dense log-odds that are ``-inf`` where there is no entry.
     """
     check_average(average)
     check_beta(beta)
-    entries = _entries(indptr, indices, pi, labels)
+    entries = _entries(indptr, indices, pi, num_labels)
     if threshold is None and average == "samples":
         k = _best_counts(entries, beta, tail, min_labels, max_labels)
         return _ranks(entries, entries.u) < k[entries.row]

@@ -494,11 +494,11 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         "## Table 1 and Figure 3: images",
         f"{WAYS[way]}. {_datasets(shown)}.",
         """
-            *The paper's protocol*: train on all training images; select epoch and learning rate on val, which is also
-            reported. *Held out*: both are selected on a random held-out fraction of the training images, and val is
-            used only for the report. VOC's "difficult" labels are excluded from the scores. The paper trains whole
-            networks (ResNet-18 on VOC, ResNet-101 on COCO, complete datasets) and does not state its kind of F1: compare the
-            order of the rows, not the absolute numbers.
+            *The paper's protocol*: train on all training images; select epoch and learning rate on val, which is
+            also reported. *Held out*: both are selected on a random held-out fraction of the training images, and
+            val is used only for the report. VOC's "difficult" labels are excluded from the scores. The paper trains
+            whole networks (ResNet-18 on VOC, ResNet-101 on COCO, complete datasets) and does not state its kind of
+            F1: compare the order of the rows, not the absolute numbers.
         """,
         table,
         "### Claims",

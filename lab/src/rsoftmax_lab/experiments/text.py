@@ -196,7 +196,7 @@ def _frozen(model: str, out: Path, run: Run, data: GoEmotions) -> tuple[Tensor, 
     train, dev, test = (_features(model, out, run, data.labels, split.texts) for split in data[1:])
     network, _ = fit_features(train, data.train.y, (dev, data.dev.y), data.labels, {}, random_state=run.seed)
     with torch.no_grad():
-        return network.scores(dev).u, network.scores(test).u
+        return network.scores(dev).margins, network.scores(test).margins
 
 
 def _features(model: str, out: Path, run: Run, labels: list[str], texts: list[str]) -> Tensor:
@@ -231,7 +231,7 @@ def _finetuned(model: str, out: Path, run: Run, data: GoEmotions) -> tuple[Tenso
         checkpoints=out / "text-checkpoints" / name,
     )
     with torch.no_grad():
-        dev, test = (tuned.network.scores(tuned.embed(split.texts)).u for split in (data.dev, data.test))
+        dev, test = (tuned.network.scores(tuned.embed(split.texts)).margins for split in (data.dev, data.test))
     return dev, test
 
 
@@ -254,11 +254,11 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
     text = paragraphs(
         "## Multi-label text classification",
         f"""
-            {", ".join(data)}, official split; encoder: {", ".join(models) or "none"}. Each training gives logits for
-            dev and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours* calibrates
-            and maximizes the named F1; *at .5* and *at .3* are thresholds on the probability; *tuned* is the threshold with
-            the highest micro-F1 on dev; *tuned for each label* has one threshold per label. Published result with
-            BERT-base (twelve layers) and the threshold .3: macro-F1 {PUBLISHED:.0f}.
+            {", ".join(data)}, official split; encoder: {", ".join(models) or "none"}. Each training gives logits
+            for dev and test samples. Decision rules, fitted on dev samples only, turn them into labels: *ours*
+            calibrates and maximizes the named F1; *at .5* and *at .3* are thresholds on the probability; *tuned* is
+            the threshold with the highest micro-F1 on dev; *tuned for each label* has one threshold per label.
+            Published result with BERT-base (twelve layers) and the threshold .3: macro-F1 {PUBLISHED:.0f}.
         """,
         *(part for title, table in tables.items() for part in (f"### {escape(title)}", table)),
         "### Settings",

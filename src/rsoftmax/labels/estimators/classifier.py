@@ -17,7 +17,7 @@ from rsoftmax.labels.estimators.features import PREPROCESSING, fit_preprocessing
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
 from rsoftmax.labels.estimators.training import Batches, Net, Rows, Stopping, new_net, train
 from rsoftmax.labels.evaluation import Evaluation, evaluate
-from rsoftmax.labels.head import MultiLabelHead, choose
+from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
 from rsoftmax.mappings import softmax
 
@@ -67,7 +67,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rule: how the number of labels is decided, or "auto"; see :class:`rsoftmax.labels.MultiLabelHead`.
         mapping: from logits to probabilities, or "auto", as in the head.
         loss: the training loss, or "auto", as in the head.
-        r: the rate of zeros, for ``rule="fixed"``.
         average: the F1 that ``score`` reports and, with the rule "expected_f1", ``predict`` maximises: "micro" has one
             threshold, "macro" one per label, "samples" decides row by row.
         beta: recall is weighted beta times as much as precision.
@@ -135,7 +134,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rule: str | None = "auto",
         mapping: str = "auto",
         loss: str = "auto",
-        r: float | None = None,
         average: Average = "micro",
         beta: float = 1.0,
         min_labels: int = 0,
@@ -165,7 +163,6 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.rule = rule
         self.mapping = mapping
         self.loss = loss
-        self.r = r
         self.average = average
         self.beta = beta
         self.min_labels = min_labels
@@ -261,11 +258,13 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         Each row sums to one, or to zero if it has no label.
         """
         one_class = self._one_class()
-        return _concatenate(_class_distribution(output) if one_class else output.p for output in self._outputs(X))
+        return _concatenate(_class_distribution(output) if one_class else output.probs for output in self._outputs(X))
 
     def decision_function(self, X: Matrix) -> NDArray[np.float32]:
         """Compute calibrated scores [rows, K]: log-odds, for rules with a threshold; 1-d for two classes."""
-        u = _concatenate(output.scores.u if output.odds is None else output.odds for output in self._outputs(X))
+        u = _concatenate(
+            output.scores.margins if output.log_odds is None else output.log_odds for output in self._outputs(X)
+        )
         return u[:, 1] - u[:, 0] if self._one_class() and u.shape[1] == 2 else u
 
     def score(self, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
@@ -381,11 +380,11 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def _head(self) -> dict[str, Any]:
         """Arguments of the head; bounds do not apply to classes, averages only to one rule."""
-        choices: dict[str, Any] = {"mapping": self.mapping, "loss": self.loss, "rule": self.rule, "r": self.r}
+        choices: dict[str, Any] = {"mapping": self.mapping, "loss": self.loss, "rule": self.rule}
         options = {name: getattr(self, name) for name in DEFAULTS}
         if self._targets.one_class:
             options |= {"min_labels": 0, "max_labels": None}
-        if choose(**choices).name != "expected_f1":
+        if resolve_rule(**choices).name != "expected_f1":
             options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
         return choices | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
@@ -421,8 +420,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         weights = [part.weight for part in held_out if part.weight is not None]
         head = self._decoding_head.calibrate(
             scores,
-            y.to(scores.z.device),
-            weight=torch.cat(weights)[:, None].to(scores.z.device) if weights else None,
+            y.to(scores.logits.device),
+            weight=torch.cat(weights)[:, None].to(scores.logits.device) if weights else None,
             calibration=self.calibration is not None and parts[0][1] is not None,
         )
         self.evaluation_ = self._evaluate(head, scores, y)
@@ -431,7 +430,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _evaluate(self, head: MultiLabelHead, scores: Scores, y: Tensor) -> Evaluation:
         output = head.decode(scores)
         names = list(map(str, self.classes_.tolist()))
-        return evaluate(output.marginals.cpu(), (output.p > 0).cpu(), y, names)
+        return evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), y, names)
 
     def _seed(self) -> int:
         return int(self._random.randint(SEEDS))
@@ -441,7 +440,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._targets.one_class
 
     def _predict_matrix(self, X: Matrix) -> Matrix:
-        return self._targets.stack(_check_finite(output.p.cpu().numpy()) > 0 for output in self._outputs(X))
+        return self._targets.stack(_check_finite(output.probs.cpu().numpy()) > 0 for output in self._outputs(X))
 
     @torch.no_grad()
     def _outputs(self, X: Matrix) -> Iterator[Output]:
@@ -501,7 +500,7 @@ def _mean(scores: Sequence[Scores]) -> Scores:
 
 def _stack(scores: Sequence[Scores]) -> Scores:
     """Concatenate the scores of several batches; a threshold may be one number per batch."""
-    sizes = [len(part.z) for part in scores]
+    sizes = [len(part.logits) for part in scores]
 
     def stack(values: Sequence[Any]) -> Any:
         if values[0] is None:
@@ -513,7 +512,7 @@ def _stack(scores: Sequence[Scores]) -> Scores:
 
 def _class_distribution(output: Output) -> Tensor:
     """Probabilities where every row has one class: softmax, unless the mapping has no number of labels to decide."""
-    return output.p if output.theta is None and output.r is None else softmax(output.z)
+    return output.probs if output.threshold is None and output.rate is None else softmax(output.logits)
 
 
 def _check_finite(p: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.training import Network
 from rsoftmax.labels.evaluation import Evaluation
-from rsoftmax.labels.head import choose
+from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models.base import LabelNetwork
 
 CONSTANT = 1e-6  # standard deviation up to which a feature counts as constant
@@ -59,7 +59,7 @@ def check_mergeable(model: SparseLabelClassifier) -> None:
     """Raise before training if the networks could not be merged: a rule that reads logits needs those of each."""
     if model.backbone is not None:
         raise ValueError("networks with a backbone cannot be merged; use hidden_layer_sizes=(512,)")
-    if model.n_estimators != 1 and choose(model.mapping, model.loss, model.rule, model.r).on_logits:
+    if model.n_estimators != 1 and resolve_rule(model.mapping, model.loss, model.rule).logit_mlps:
         raise ValueError(f"networks with rule={model.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
 
@@ -85,11 +85,11 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
             f"networks with {len(layers[0])} hidden layers cannot be merged; use hidden_layer_sizes=(512,)"
         )
     width = sum(part[0].out_features for part in layers if part)
-    network = LabelNetwork(len(shift), first.labels, width, **model._head())
+    network = LabelNetwork(len(shift), first.num_labels, width, **model._head())
     if width:
         weight, bias = (torch.cat([getattr(part[0], name) for part in layers]) for name in ("weight", "bias"))
         _copy(network.hidden[0], *_unstandardise(weight, bias, shift, scale))
-    for name in first.rule.layers(first.labels):
+    for name in first.rule.layers(first.num_labels):
         outs: list[Any] = [net.head.get_submodule(name) for net in nets]
         bias = torch.stack([part.bias for part in outs]).mean(0)
         if width:
@@ -97,7 +97,7 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         else:
             mean = torch.stack([part.weight for part in outs]).mean(0)
             _copy(network.head.get_submodule(name), *_unstandardise(mean, bias, shift, scale))
-    for name in first.rule.on_logits:
+    for name in first.rule.logit_mlps:
         network.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
     network.head.decoder.load_state_dict(first.decoder.state_dict())
     return network.eval()

@@ -122,7 +122,7 @@ class BaseLabelModel(ABC):
             progress: show a progress bar.
         """
         output = self._check(self.outputs(items, progress=progress))
-        chosen = torch.ones_like(output.p).bool() if every_label else output.p > 0
+        chosen = torch.ones_like(output.probs).bool() if every_label else output.probs > 0
         return [self._by_name(row, kept) for row, kept in zip(output.marginals, chosen, strict=True)]
 
     def predict_labels(self, items: Sequence[Any], *, progress: bool = False) -> list[list[str]]:
@@ -145,7 +145,7 @@ class BaseLabelModel(ABC):
         y, more = indicator(labels, names), (0, len(names) - len(self.names))
         check_lengths(items, y)
         output = self._check(self.outputs(items, progress=progress))
-        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.p, more) > 0, y, names)
+        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.probs, more) > 0, y, names)
 
     def guarantee(self, items: Sequence[Any], labels: Labels, *, progress: bool = False, **level: Any) -> Self:
         """Predict label sets with a guaranteed recall or precision, instead of those with the best expected F1.
@@ -163,7 +163,7 @@ class BaseLabelModel(ABC):
         """
         y = indicator(labels, self.names)
         check_lengths(items, y)
-        odds = self._check(self.outputs(items, progress=progress)).odds
+        odds = self._check(self.outputs(items, progress=progress)).log_odds
         assert odds is not None  # the head fills it
         threshold, controlled = guaranteed_threshold(odds.cpu(), y.double(), **level)
         head = self.network.head.set_threshold(threshold)
@@ -184,10 +184,10 @@ class BaseLabelModel(ABC):
         return {self.names[place]: float(marginals[place]) for place in order if kept[place]}
 
     def _check(self, output: Output) -> Output:
-        if output.p.isnan().any() or output.marginals.isnan().any():
+        if output.probs.isnan().any() or output.marginals.isnan().any():
             raise ValueError(
-                f"{type(self).__name__}: the output is NaN for {int(output.p.isnan().any(-1).sum())} of"
-                f" {len(output.p)} items, which is not 'no label'; check the weights for NaN"
+                f"{type(self).__name__}: the output is NaN for {int(output.probs.isnan().any(-1).sum())} of"
+                f" {len(output.probs)} items, which is not 'no label'; check the weights for NaN"
             )
         return output
 

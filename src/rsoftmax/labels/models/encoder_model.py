@@ -17,7 +17,7 @@ from transformers.utils.generic import ModelOutput
 
 from rsoftmax._transformers import ENTRY, max_positions, quiet
 from rsoftmax.labels.decoding import Average
-from rsoftmax.labels.head import choose
+from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models import finetuning as training
 from rsoftmax.labels.models.base import (
     BaseLabelModel,
@@ -201,7 +201,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
             max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
-        rule = choose(**{name: head[name] for name in ("mapping", "loss", "rule", "r") if name in head})
+        rule = resolve_rule(**{name: head[name] for name in ("mapping", "loss", "rule") if name in head})
         if rule.name == "expected_f1":
             head = {"average": average, **head}
         config = LabelModelConfig(
@@ -329,9 +329,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         scores = self.network.scores(x)
         loss = None if labels is None else self.network.head.loss(scores, labels)
         if self.training:
-            return LabelOutput(loss, scores.u)
+            return LabelOutput(loss, scores.margins)
         output = self.network.head.decode(scores)
-        return LabelOutput(loss, scores.u, output.marginals, output.p)
+        return LabelOutput(loss, scores.margins, output.marginals, output.probs)
 
     def features(self, **tensors: Tensor | None) -> Tensor:
         """The pooled output of the encoder for a batch, [items, features], float32."""

@@ -149,7 +149,7 @@ def calibrate(model: "LabelModel", held_out: Part) -> Evaluation:
     scores = model.network.scores(model.embed(held_out[0]).to(model.device))
     head = model.network.head.calibrate(scores, held_out[1].to(model.device))
     output = head.decode(scores)
-    return evaluate(output.marginals.cpu(), (output.p > 0).cpu(), held_out[1], model.names)
+    return evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), held_out[1], model.names)
 
 
 def find_checkpoints(folder: Path) -> list[Path]:

@@ -36,7 +36,7 @@ class _Answers(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model.answer(**dict(zip(self.names, tensors, strict=True)))
-        return output.marginals, output.p > 0
+        return output.marginals, output.probs > 0
 
 
 def export(model: BaseLabelModel, path: Path) -> None:

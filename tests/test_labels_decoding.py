@@ -182,7 +182,7 @@ def test_calibration_is_saved_with_the_head() -> None:
         head.calibrate(head(h), y)
         again.load_state_dict(copy.deepcopy(head.state_dict()))
         assert torch.equal(again(h).marginals, head(h).marginals), average
-        assert torch.equal(again(h).p, head(h).p), average
+        assert torch.equal(again(h).probs, head(h).probs), average
 
 
 def test_rows_without_a_label_are_learned_from_labels_even_if_scores_say_nothing_of_them() -> None:
@@ -202,7 +202,7 @@ def test_labels_above_the_threshold_of_the_fitted_rows_are_predicted() -> None:
         torch.testing.assert_close(decoder.threshold, threshold, msg=average)
         found = decoder.decide(threshold.expand(4) + torch.tensor([[0.0, 1.0, -1.0, 0.5]]))
         assert found.labels.tolist() == [[False, True, False, True]], average  # none at the threshold itself
-        torch.testing.assert_close(found.margin, torch.tensor([[0.0, 1.0, -1.0, 0.5]]), msg=average)
+        torch.testing.assert_close(found.margins, torch.tensor([[0.0, 1.0, -1.0, 0.5]]), msg=average)
         decoder.fit(3 * u, y).reset()
         fresh = Decoder(4, average).state_dict()
         assert all(torch.equal(value, fresh[name]) for name, value in decoder.state_dict().items()), average
