@@ -8,8 +8,8 @@ from encoders import TEXTS
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments.pretrained.grid import SETTINGS, arguments
-from rsoftmax_lab.experiments.rates.figure import KINDS, kind_of
+from rsoftmax_lab.experiments.pretrained import SETTINGS, arguments
+from rsoftmax_lab.experiments.rates import KINDS, kind_of
 
 
 def rsoftmax(*words: object, code: int = 0) -> str:
