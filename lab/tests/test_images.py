@@ -30,7 +30,7 @@ from rsoftmax.cli import app
 from rsoftmax.labels import AVERAGES, LabelModel
 from rsoftmax.labels.models.images import BadImageError, File, open_image
 from rsoftmax_lab import records
-from rsoftmax_lab.comparison import METHODS, scores
+from rsoftmax_lab.comparison import METHODS, Outputs, at_least, nonzero, scores, true_count, tuned
 from rsoftmax_lab.data import coco, features, voc
 from rsoftmax_lab.data.features import Backbone, View, begins_with_last, remove_last
 from rsoftmax_lab.data.images import ImageSet, read_hub

@@ -328,6 +328,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Record:
             bf16=run.bf16,
             logging_steps=0.1,
             logging_nan_inf_filter=False,
+            use_cpu=not torch.accelerator.is_available(),  # which allows bfloat16 there
             save_strategy="no",
         )
         tuner = Trainer(
