@@ -14,11 +14,10 @@ from time import perf_counter
 
 import matplotlib.pyplot as plt
 import torch
-from rsoftmax.schedules import linear
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, BertConfig, logging
 
-from rsoftmax.attention.transformers import set_attention, set_parameter, sparsity
+from rsoftmax.attention import set_attention, set_head_parameters, sparsity
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # threads would wait for each other on a busy machine
@@ -46,13 +45,13 @@ def batch(rows: int, tokens: int) -> tuple[Tensor, Tensor]:
 
 # %%
 # Training starts with softmax, which is a rate of 0, and ends with 0.9. With the transformers Trainer,
-# ``SparsitySchedule`` does what ``set_parameter`` does here.
+# ``SparsitySchedule`` does what ``set_head_parameters`` does here.
 STEPS, RATE = 40, 0.9
 set_attention(model, "r_softmax", r=0.0)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 losses = []
 for step in range(1, STEPS + 1):
-    set_parameter(model, RATE * linear(step / STEPS))
+    set_head_parameters(model, RATE * step / STEPS)
     ids, labels = batch(16, 20)
     loss = model(input_ids=ids, labels=labels).loss
     optimizer.zero_grad()

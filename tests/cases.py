@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +12,23 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rsoftmax import MAPPINGS, MappingSpec
+from rsoftmax import MAPPINGS, MappingSpec, weighted_softmax
+from rsoftmax.registry import WEIGHT, ParamSpec
 
 PARAMETRIC = [mapping for mapping in MAPPINGS.values() if mapping.parameter]
+
+WEIGHTED = MappingSpec(
+    function=weighted_softmax,
+    formula="w e^x / sum",
+    zeros="w",
+    source="Bałazy et al. 2023",
+    parameter=ParamSpec("w", WEIGHT, example=1.0),
+    keeps_order=False,
+)
+"""weighted_softmax obeys the laws of the table, but is not in it: it has a weight for each entry."""
+
+FUNCTIONS = {**MAPPINGS, "weighted_softmax": WEIGHTED}
+"""All functions that turn rows into probabilities."""
 
 TINY = float(np.finfo(np.float32).smallest_subnormal)
 
@@ -83,10 +98,17 @@ def parameter_of(mapping: MappingSpec, x: Tensor, dim: int = -1, seed: int = 0) 
     if mapping.parameter is None:
         return []
     shape = list(x.shape)
-    if mapping.parameter.per_row and shape:
+    if mapping is not WEIGHTED and shape:
         shape[dim] = 1
-    free = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return [mapping.parameter.domain.constrain(free).to(x.dtype)]
+    raw = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return [mapping.parameter.domain.constrain(raw).to(x.dtype)]
+
+
+def example_of(mapping: MappingSpec, n: int) -> list[Any]:
+    """The example of the parameter, for rows of n; empty if there is none."""
+    if mapping.parameter is None:
+        return []
+    return [torch.linspace(0.5, 1.5, n, dtype=torch.float64) if mapping is WEIGHTED else mapping.parameter.example]
 
 
 def value_strategy(mapping: MappingSpec) -> st.SearchStrategy[float]:

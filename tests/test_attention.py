@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MappingSpec, use_kernels
+from rsoftmax import MAPPINGS, MappingSpec, kernels, use_kernels
 from rsoftmax.attention import blocks as attention_blocks
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
@@ -433,10 +433,6 @@ def test_shapes_that_do_not_fit_raise_an_error() -> None:
         assert message in str(raised.value)
 
 
-def test_every_mapping_but_weighted_softmax_is_available() -> None:
-    assert set(MAPPINGS) - set(MAPPINGS) == {"weighted_softmax"}
-
-
 # --------------------------------------------------------------------------- backward uses the state of forward
 
 
@@ -554,8 +550,8 @@ def test_a_scale_for_each_head_or_row_multiplies_its_scores() -> None:
     assert torch.autograd.gradcheck(lambda s: sparse_attention(q, k, v, scale=s, r=0.4), (s,))
     with pytest.raises(ValueError, match=r"scale of shape \(3,\) is one value for each head, but query has 4 heads"):
         sparse_attention(q, k, v, scale=torch.rand(3), r=0.4)
-    with pytest.raises(ValueError, match="scale must be a number, a tensor or 'log n', got 'log'"):
-        sparse_attention(q, k, v, scale="log", r=0.4)
+    with pytest.raises(TypeError, match=r"scale must be a number or a tensor, got 'log n'; .* log_n_scale=True"):
+        sparse_attention(q, k, v, scale="log n", r=0.4)
 
 
 def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
@@ -575,10 +571,21 @@ def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
     for mask, causal, n in cases:
         scaled = q * n.clamp(min=1).log().double()
         for given in ({"mapping": "softmax"}, {"mapping": "k_softmax", "k": 2.0}):
-            ours = sparse_attention(q, k, v, mask, is_causal=causal, scale="log n", **given)
-            assert_close(ours, sparse_attention(scaled, k, v, mask, is_causal=causal, **given))
-            weights = attention_weights(q, k, mask, causal, "log n", **given)
-            assert_close(weights @ v, ours)
+            for scale in (None, 0.7, torch.rand(4).double()):
+                options = {"is_causal": causal, "scale": scale, **given}
+                ours = sparse_attention(q, k, v, mask, log_n_scale=True, **options)
+                assert_close(ours, sparse_attention(scaled, k, v, mask, **options))
+                assert_close(attention_weights(q, k, mask, log_n_scale=True, **options) @ v, ours)
+
+
+def test_gradients_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (x.detach().requires_grad_() for x in qkv())
+    expected = torch.autograd.grad(sparse_attention(q, k, v, r=0.4).sum(), (q, k, v))
+    monkeypatch.setattr(kernels.REGISTRY["cpu"], "available", lambda: False)
+    monkeypatch.setattr(kernels, "attention_kernel", lambda: None)
+    for create_graph in (False, True):
+        o = sparse_attention(q, k, v, r=0.4)
+        assert_close(torch.autograd.grad(o.sum(), (q, k, v), create_graph=create_graph), expected)
 
 
 def test_empty_batches_of_three_dimensions_give_empty_results() -> None:

@@ -146,9 +146,9 @@ def test_opcheck_finds_no_fault(mapping: str) -> None:
     leaves = [x if x is None else x.requires_grad_() for x in (q, k, v, bias, value)]
     torch.library.opcheck(torch.ops.rsoftmax.attention.default, (*leaves, keep, *settings, True))
     tensors = [x if x is None else x.detach() for x in leaves]
-    o, state, how = torch.ops.rsoftmax.attention(*tensors, keep, *settings, True)
+    o, state, plan = torch.ops.rsoftmax.attention(*tensors, keep, *settings, True)
     needed = [x is not None for x in tensors]
-    arguments = (torch.randn(o.shape), *tensors, keep, *settings, state, how, needed)
+    arguments = (torch.randn(o.shape), *tensors, keep, *settings, state, plan, needed)
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.rsoftmax.attention_backward.default, arguments, test_utils=tests)
 

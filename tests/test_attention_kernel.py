@@ -17,6 +17,7 @@ import rsoftmax
 from rsoftmax import MAPPINGS, kernels
 from rsoftmax.attention import plan
 from rsoftmax.kernels import cpu
+from rsoftmax.kernels.attention_args import AttentionArgs
 
 sparse_attention: Callable[..., Tensor] = rsoftmax.attention.sparse_attention  # called with dictionaries of arguments
 pytestmark = pytest.mark.skipif(not cpu.LEVEL, reason="the kernels were not compiled here")
@@ -43,14 +44,14 @@ SIZES = [  # batch, heads, shared, queries, keys, width, width of values
 def the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Every test here has at least one call that the kernel takes."""
     taken: list[bool] = []
-    how_for = plan.how_for
+    original = plan.plan
 
-    def watched(call: Any) -> plan.How:
-        how = how_for(call)
-        taken.append(how.kernel is not None)
-        return how
+    def watched(args: AttentionArgs) -> plan.Plan:
+        found = original(args)
+        taken.append(found.fused)
+        return found
 
-    monkeypatch.setattr(plan, "how_for", watched)
+    monkeypatch.setattr(plan, "plan", watched)
     yield taken
     assert any(taken)
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from cases import ADVERSARIAL, case, parameter_of, spread_apart
+from cases import ADVERSARIAL, FUNCTIONS, case, parameter_of, spread_apart
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
@@ -15,7 +15,7 @@ from rsoftmax import MAPPINGS, MappingSpec, r_softmax, sparsegen_exp, sparsegen_
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
 
-every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+every_mapping = pytest.mark.parametrize("mapping", FUNCTIONS.values(), ids=FUNCTIONS)
 without_and_with_a_mask = pytest.mark.parametrize("masked", [False, True], ids=["all kept", "masked"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-from cases import case
+from cases import FUNCTIONS, case, example_of
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -29,12 +29,8 @@ def reset_dynamo() -> None:
 
 
 def call(name: str, **options: Any) -> Callable[[Tensor], Tensor]:
-    mapping = MAPPINGS[name]
-    parameter = mapping.parameter
-    given: list[float | Tensor] = []
-    if parameter is not None:
-        given = [parameter.example if parameter.per_row else torch.linspace(0.5, 1.5, 5, dtype=torch.float64)]
-    return lambda x: mapping.function(x, *given, **options)
+    mapping = FUNCTIONS[name]
+    return lambda x: mapping.function(x, *example_of(mapping, 5), **options)
 
 
 def layouts() -> dict[str, Tensor]:
@@ -139,7 +135,7 @@ def test_a_number_that_keeps_changing_recompiles_once(name: str) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled: Any = torch.compile(module, backend=counter, fullgraph=True)
     for value in parameter.domain.constrain(torch.linspace(-1, 1, 6, dtype=torch.float64)).tolist():
-        module.value = value  # what a schedule does
+        module.current_value = value  # what a schedule does
         assert torch.equal(compiled(x), MAPPINGS[name].function(x, value))
     assert counter.frame_count <= 2
 
@@ -237,7 +233,7 @@ def test_no_transform_uses_the_operator(transform: str) -> None:
 @pytest.mark.usefixtures("no_operator")
 def test_no_mapping_uses_the_operator_in_a_transform() -> None:
     x, apply = torch.randn(2, 5, dtype=torch.float64), TRANSFORMS["vmap of jvp"]
-    for name in MAPPINGS:
+    for name in FUNCTIONS:
         torch._dynamo.reset()
         f = call(name)
         with case(name):
@@ -247,7 +243,7 @@ def test_no_mapping_uses_the_operator_in_a_transform() -> None:
 @compiles
 def test_the_forward_derivative_of_a_compiled_function_is_that_of_the_reference() -> None:
     x, t = torch.randn(2, 2, 5, dtype=torch.float64)
-    for name in MAPPINGS:
+    for name in FUNCTIONS:
         torch._dynamo.reset()
         f = call(name)
         compiled = torch.compile(f, backend="eager")

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
-from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
 
@@ -162,7 +162,7 @@ def test_sparse_attention_is_saved_with_the_model(model: LabelModel, tmp_path: P
     sparse.save_pretrained(tmp_path / "sparse")
     again = LabelModel.from_pretrained(tmp_path / "sparse")
     assert_close(again.outputs(TEXTS).marginals, found)
-    assert_close(parameters(again).values, torch.tensor([[0.2, 0.2], [0.5, 0.5]]))
+    assert_close(head_parameters(again).values, torch.tensor([[0.2, 0.2], [0.5, 0.5]]))
 
 
 def test_a_sparse_encoder_becomes_a_sparse_model(text_encoder: Path, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_sparse_encoder_becomes_a_sparse_model(text_encoder: Path, tmp_path: P
     for path in text_encoder.glob("*token*"):
         (tmp_path / "encoder" / path.name).write_bytes(path.read_bytes())
     model = LabelModel.from_encoder(tmp_path / "encoder", NAMES)
-    assert_close(parameters(model).values, torch.full((2, 2), 0.4))
+    assert_close(head_parameters(model).values, torch.full((2, 2), 0.4))
     model.save_pretrained(tmp_path / "model")
     assert_close(LabelModel.from_pretrained(tmp_path / "model").embed(TEXTS), model.embed(TEXTS))
 

@@ -534,12 +534,12 @@ def test_a_parameter_for_each_row_is_read_in_its_own_dtype(dtype: torch.dtype, l
 
 
 def test_the_choice_of_kernels_is_set_and_shown() -> None:
-    assert rsoftmax.kernels.in_use() == f"native ({cpu.LEVEL})"
+    assert rsoftmax.kernels.cpu_kernels() == f"native ({cpu.LEVEL})"
     with use_kernels("reference"):
-        assert rsoftmax.kernels.in_use() == "reference"
+        assert rsoftmax.kernels.cpu_kernels() == "reference"
         with use_kernels("native"):
-            assert rsoftmax.kernels.in_use().startswith("native")
-    assert rsoftmax.kernels.in_use().startswith("native")
+            assert rsoftmax.kernels.cpu_kernels().startswith("native")
+    assert rsoftmax.kernels.cpu_kernels().startswith("native")
     with (
         pytest.raises(ValueError, match="must be one of native, reference, cpu, triton, got 'fast'"),
         use_kernels("fast"),
@@ -550,7 +550,7 @@ def test_the_choice_of_kernels_is_set_and_shown() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("capability", "expected"), [("default", "baseline"), ("avx2", "avx2")])
 def test_the_instruction_set_is_chosen_at_run_time(capability: str, expected: str) -> None:
-    program = "import rsoftmax; print(rsoftmax.kernels.in_use())"
+    program = "import rsoftmax; print(rsoftmax.kernels.cpu_kernels())"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == (f"native ({expected})" if expected in levels else f"native ({cpu.LEVEL})")
@@ -562,7 +562,7 @@ import sys, warnings
 for level in ("baseline", "avx2", "avx512"):
     sys.modules[f"rsoftmax.kernels.cpu._rows_{level}"] = None
 import torch, rsoftmax
-assert rsoftmax.kernels.in_use() == "reference"
+assert rsoftmax.kernels.cpu_kernels() == "reference"
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     for _ in range(3):

@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import ADVERSARIAL, case, parameter_of, rows, value_strategy
+from cases import ADVERSARIAL, FUNCTIONS, WEIGHTED, case, example_of, parameter_of, rows, value_strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,11 +18,11 @@ from rsoftmax import MAPPINGS, MappingSpec, k_softmax, r_softmax, softmax, t_sof
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
 
-every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+every_mapping = pytest.mark.parametrize("mapping", FUNCTIONS.values(), ids=FUNCTIONS)
 every_float = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 
-EDGED = [row for row in MAPPINGS.values() if any(option.name == "edge" for option in row.options)]
+EDGED = [spec for spec in MAPPINGS.values() if any(option.name == "edge" for option in spec.options)]
 EDGES = [math.inf, 0.0, 1e-3, 0.5, 1.0, 3.0, 100.0]
 
 
@@ -42,13 +42,13 @@ def test_equals_the_oracle(mapping: MappingSpec, data: st.DataObject) -> None:
     x = data.draw(rows())
     value: float | np.ndarray | None = None
     arguments: list[float | Tensor] = []
-    if mapping.parameter and mapping.parameter.per_row:
-        value = data.draw(value_strategy(mapping))
-        arguments = [value]
-    elif mapping.parameter:
+    if mapping is WEIGHTED:
         weights = data.draw(st.lists(st.sampled_from([0.0, 1.0, 1e-3, 1e3]), min_size=len(x), max_size=len(x)))
         value = np.array(weights)
         arguments = [torch.from_numpy(value)]
+    elif mapping.parameter:
+        value = data.draw(value_strategy(mapping))
+        arguments = [value]
     options = {"edge": data.draw(st.sampled_from(EDGES))} if mapping.options else {}
     p = mapping.function(torch.from_numpy(x), *arguments, **options)
     assert_close(p, torch.from_numpy(oracle.apply(mapping.name, x, value, **options)), rtol=1e-9, atol=1e-9)
@@ -67,7 +67,7 @@ def test_adversarial_rows_equal_the_oracle(mapping: MappingSpec) -> None:
         x = torch.tensor(row, dtype=dtype)
         values: list[float | Tensor | None] = [None, *VALUES.get(mapping.name, [])]
         if mapping.parameter:
-            values[0] = mapping.parameter.example if mapping.parameter.per_row else torch.arange(len(row)).to(dtype)
+            values[0] = torch.arange(len(row)).to(dtype) if mapping is WEIGHTED else mapping.parameter.example
         for value, edge in product(values, (math.inf, 0.0, 1.0) if mapping.options else (None,)):
             options = {} if edge is None else {"edge": edge}
             p = mapping.function(x, *([] if value is None else [value]), **options)
@@ -132,7 +132,7 @@ def test_masked_is_minus_infinity_is_removed(mapping: MappingSpec, data: st.Data
     p = call(mapping, x, arguments, mask=keep)
     assert_close(p, call(mapping, x.masked_fill(~keep, -math.inf), arguments), rtol=0, atol=0)
     assert (p[:, ~keep] == 0).all()
-    left = [a if mapping.parameter and mapping.parameter.per_row else a[:, keep] for a in arguments]
+    left = [a[:, keep] if mapping is WEIGHTED else a for a in arguments]
     assert_close(p[:, keep], call(mapping, x[:, keep], left), rtol=1e-12, atol=1e-12)
 
 
@@ -179,13 +179,10 @@ def test_long_rows(mapping: MappingSpec, kind: str, both_kernels: str) -> None:
         "sorted": torch.linspace(-5, 5, n),
         "heavy tail": torch.randn(n, generator=generator) / torch.rand(n, generator=generator),
     }[kind][None]
-    value: object = None
-    arguments: list[float | Tensor] = []
-    if mapping.parameter:
-        arguments = [mapping.parameter.example] if mapping.parameter.per_row else [torch.ones(n)]
-        value = mapping.parameter.example if mapping.parameter.per_row else np.ones(n)
+    arguments = example_of(mapping, n)
+    values = [a.numpy() if isinstance(a, Tensor) else a for a in arguments]
     p = mapping.function(x, *arguments)[0]
-    expected = torch.from_numpy(oracle.apply(mapping.name, x[0].double().numpy(), value))
+    expected = torch.from_numpy(oracle.apply(mapping.name, x[0].double().numpy(), *values))
     assert_close(p.double().sum().item(), 1.0, rtol=0, atol=1e-5)
     # absolute: a probability here is 1e-5 to 5e-5, and float32 scores carry an error of 1e-6 of their own size
     assert_close(p.double(), expected, rtol=1e-3, atol=2e-7)
@@ -282,7 +279,7 @@ def parameters_for(mapping: MappingSpec, rows: int) -> list[Tensor]:
     return [torch.linspace(low, high, rows, dtype=torch.float64)[:, None]]
 
 
-@pytest.mark.parametrize("mapping", EDGED, ids=lambda row: row.name)
+@pytest.mark.parametrize("mapping", EDGED, ids=lambda spec: spec.name)
 def test_the_edge_changes_weights_and_never_the_support(mapping: MappingSpec) -> None:
     x = torch.randn(40, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(12))
     arguments = parameters_for(mapping, 40)
@@ -349,3 +346,13 @@ def test_a_rate_for_each_head_broadcasts() -> None:
     p = r_softmax(x, rates)
     for head in range(3):
         assert_close(p[:, head], r_softmax(x[:, head], float(rates[head])), rtol=0, atol=0)
+
+
+def test_dim_is_positional_as_in_torch_and_mask_is_not() -> None:
+    x = torch.randn(3, 5, 4)
+    for mapping in FUNCTIONS.values():
+        arguments = parameter_of(mapping, x, 1)
+        with case(mapping.name):
+            assert torch.equal(mapping.function(x, *arguments, 1), mapping.function(x, *arguments, dim=1))
+            with pytest.raises(TypeError, match="positional argument"):
+                mapping.function(x, *arguments, 1, x > 0)

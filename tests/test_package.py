@@ -57,9 +57,9 @@ def test_a_mapping_is_imported_without_modules_and_attention() -> None:
 
 
 def test_the_public_names() -> None:
-    mapped = {*MAPPINGS, *MODULES}
-    modules = {"extend", "kernels", "losses", "nn"}
-    others = {"MAPPINGS", "MODULES", "Mapping", "MappingModule", "attention_weights", "sparse_attention", "use_kernels"}
+    mapped = {*MAPPINGS, *MODULES, "weighted_softmax"}
+    modules = {"attention", "kernels", "labels", "losses", "nn", "registry"}
+    others = {"MAPPINGS", "MODULES", "MappingModule", "MappingSpec", "use_kernels"}
     assert set(PUBLIC) == mapped | modules | others
     assert set(PUBLIC) <= set(dir(rsoftmax))
     given: dict[str, object] = {}
@@ -108,6 +108,6 @@ def test_the_generated_tables_are_not_stale() -> None:
 
 @pytest.mark.process
 def test_a_module_that_is_imported_alone_knows_the_mappings() -> None:
-    modules = ("attention", "huggingface", "losses", "mappings", "nn", "multilabel", "sklearn")
+    modules = ("attention.functional", "labels.head", "losses", "mappings", "nn", "sampling")
     check = "from rsoftmax.registry import MAPPINGS; assert 'r_softmax' in MAPPINGS"
     run_programs("import torch", {module: f"import rsoftmax.{module}; {check}" for module in modules})

@@ -6,37 +6,32 @@ from typing import Any
 
 import pytest
 import torch
+from cases import FUNCTIONS, example_of
 from torch.testing import assert_close
 
 import rsoftmax
 from rsoftmax import MAPPINGS, MappingSpec, r_softmax, sparsehourglass, t_softmax, weighted_softmax
 
-every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+every_mapping = pytest.mark.parametrize("mapping", FUNCTIONS.values(), ids=FUNCTIONS)
 
 X = torch.zeros(3, 4)
-
-
-def example(mapping: MappingSpec) -> list[Any]:
-    if mapping.parameter is None:
-        return []
-    return [mapping.parameter.example] if mapping.parameter.per_row else [torch.ones(4)]
 
 
 @every_mapping
 def test_scores_of_a_wrong_type(mapping: MappingSpec) -> None:
     with pytest.raises(TypeError, match=rf"{mapping.name}: .*torch.int64 of shape \(3, 4\); use x.float\(\)"):
-        mapping.function(X.long(), *example(mapping))
+        mapping.function(X.long(), *example_of(mapping, 4))
     with pytest.raises(TypeError, match="complex64"):
-        mapping.function(X + 0j, *example(mapping))
+        mapping.function(X + 0j, *example_of(mapping, 4))
     with pytest.raises(TypeError, match=r"must be a torch\.Tensor, got list"):
-        mapping.function([1.0, 2.0], *example(mapping))
+        mapping.function([1.0, 2.0], *example_of(mapping, 4))
 
 
 @every_mapping
 @pytest.mark.parametrize("dim", [2, -3])
 def test_a_dim_that_is_not_there(mapping: MappingSpec, dim: int) -> None:
     with pytest.raises(ValueError, match=rf"dim={dim} does not exist in x of shape \(3, 4\); use -2 to 1"):
-        mapping.function(X, *example(mapping), dim=dim)
+        mapping.function(X, *example_of(mapping, 4), dim=dim)
 
 
 @every_mapping
@@ -44,13 +39,13 @@ def test_a_mask_that_is_none(mapping: MappingSpec) -> None:
     with pytest.raises(
         TypeError, match=r"mask must be a bool tensor, True = keep, got torch.float32 of shape \(3, 4\)"
     ):
-        mapping.function(X, *example(mapping), mask=torch.ones(3, 4))
+        mapping.function(X, *example_of(mapping, 4), mask=torch.ones(3, 4))
     with pytest.raises(TypeError, match="got list"):
-        mapping.function(X, *example(mapping), mask=[True])
+        mapping.function(X, *example_of(mapping, 4), mask=[True])
     with pytest.raises(
         ValueError, match=re.escape("mask of shape (3,) does not broadcast to (3, 4); use mask.unsqueeze")
     ):
-        mapping.function(X, *example(mapping), mask=torch.ones(3).bool())
+        mapping.function(X, *example_of(mapping, 4), mask=torch.ones(3).bool())
 
 
 @pytest.mark.parametrize("r", [-0.1, 1.5, math.nan, math.inf])
@@ -100,7 +95,7 @@ def test_parameters_outside(call: Any, message: str) -> None:
         ),
         (lambda: r_softmax(X, torch.tensor(1)), "r must be floating point, got torch.int64"),
         (
-            lambda: MAPPINGS["weighted_softmax"].function(X, 2.0),
+            lambda: FUNCTIONS["weighted_softmax"].function(X, 2.0),
             "w must be a tensor that broadcasts to (3, 4), got 2.0",
         ),
     ],
@@ -128,8 +123,9 @@ def test_a_nan_rate_is_not_an_error_but_a_nan_row() -> None:
 def test_no_value_is_read_on_other_devices() -> None:
     """The meta device has no values: code that looked at one would raise."""
     x = torch.empty(3, 4, device="meta")
-    for mapping in MAPPINGS.values():
+    for mapping in FUNCTIONS.values():
         arguments = [
-            a.to("meta") if isinstance(a, torch.Tensor) else torch.tensor(a, device="meta") for a in example(mapping)
+            a.to("meta") if isinstance(a, torch.Tensor) else torch.tensor(a, device="meta")
+            for a in example_of(mapping, 4)
         ]
         assert mapping.function(x, *arguments).shape == x.shape

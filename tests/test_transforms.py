@@ -6,14 +6,14 @@ import onnxruntime
 import pytest
 import torch
 import torch._dynamo.testing
-from cases import parameter_of, spread_apart
+from cases import FUNCTIONS, parameter_of, spread_apart
 from torch import Tensor, nn
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, MODULES, MappingSpec, RSoftmax, r_softmax
+from rsoftmax import MODULES, MappingSpec, RSoftmax, r_softmax
 
-every_mapping = pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+every_mapping = pytest.mark.parametrize("mapping", FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ class EveryMapping(nn.Module):
     """All mappings of the same scores, parameters and mask as inputs: the exporter reads its tables once for all."""
 
     def forward(self, x: Tensor, mask: Tensor, parameters: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-        return {name: MAPPINGS[name].function(x, *given, mask=mask) for name, given in parameters.items()}
+        return {name: FUNCTIONS[name].function(x, *given, mask=mask) for name, given in parameters.items()}
 
 
 def inputs(mapping: MappingSpec, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ def inputs_of_all(rows: int) -> tuple[Tensor, Tensor, dict[str, list[Tensor]]]:
     x = spread_apart((rows, 6)).float()
     mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(rows)) < 0.8
     mask[1] = False
-    return x, mask, {name: parameter_of(mapping, x) for name, mapping in MAPPINGS.items()}
+    return x, mask, {name: parameter_of(mapping, x) for name, mapping in FUNCTIONS.items()}
 
 
 @pytest.mark.compile
@@ -154,6 +154,6 @@ def test_a_learnable_rate_trains_under_compile() -> None:
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
     compiled(x).square().sum().backward()
-    assert layer.free is not None
-    assert layer.free.grad is not None
-    assert layer.free.grad.abs() > 0
+    assert layer.raw_value is not None
+    assert layer.raw_value.grad is not None
+    assert layer.raw_value.grad.abs() > 0

@@ -54,11 +54,9 @@ def run(
     **options: float,
 ) -> list[Tensor]:
     """Probabilities; with an incoming gradient, also the gradients in the scores and in a tensor parameter."""
-    from rsoftmax.kernels.triton import launch
-
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):  # the interpreter computes in NumPy
         if rows is not None and DEVICE == "cpu":
-            patch.setattr(launch, "tile", lambda n, tile=launch.tile: {**tile(n), "ROWS": rows})
+            patch.setattr(kernels, "tile", lambda n, tile=kernels.tile: {**tile(n), "ROWS": rows})
         x, mask, g, value = on_device(x), on_device(mask), on_device(g), on_device(value)
         p, state = kernels.forward(name, x, value, mask, options, keep_state=g is not None)
         found = [p, *([] if g is None else kernels.backward(name, x, value, mask, p, state, g, options))]
@@ -465,10 +463,8 @@ def test_exponentials_are_accurate_to_the_last_places(triton: Run) -> None:
 
 
 def test_rates_are_exact_as_sums_of_float32s() -> None:
-    from rsoftmax.kernels.triton.launch import as_float32s
-
     for r in torch.rand(1000, dtype=torch.float64).tolist():
-        parts = as_float32s("r_softmax", r)
+        parts = kernels.as_float32s("r_softmax", r)
         assert sum(parts) == r
         assert all(c_float(part).value == part for part in parts)
 
@@ -478,8 +474,8 @@ def test_triton_is_imported_only_when_called() -> None:
     program = """
 import sys, torch, rsoftmax
 import rsoftmax.kernels.triton as kernels
-assert not kernels.takes("softmax", torch.zeros(2, 3), None)
-assert not kernels.takes("softmax", torch.zeros(2, 3, dtype=torch.float64), None)
+assert not kernels.supports_call("softmax", torch.zeros(2, 3), None)
+assert not kernels.supports_call("softmax", torch.zeros(2, 3, dtype=torch.float64), None)
 rsoftmax.r_softmax(torch.zeros(2, 3), 0.5)
 print("triton" in sys.modules)
 """

@@ -20,8 +20,8 @@ cp -r "$home"/{docs,examples,tests,tools,results,conftest.py,pyproject.toml,READ
 library=("$dist"/rsoftmax-[0-9]*.whl) lab=("$dist"/rsoftmax_lab-*.whl) archive=("$dist"/rsoftmax-[0-9]*.tar.gz)
 
 CC=false CXX=false new_environment wheel "${library[0]}[dev]" "${lab[0]}[dask,images,ray]"
-wheel/bin/python -c "import rsoftmax; print('wheel:', rsoftmax.kernels.in_use()); assert 'native' in rsoftmax.kernels.in_use()"
+wheel/bin/python -c "import rsoftmax; print('wheel:', rsoftmax.kernels.cpu_kernels()); assert 'native' in rsoftmax.kernels.cpu_kernels()"
 wheel/bin/python -m pytest --numprocesses auto tests lab/tests docs README.md
 
 new_environment archive "${archive[0]}"
-archive/bin/python -c "import rsoftmax; print('archive:', rsoftmax.kernels.in_use()); assert 'native' in rsoftmax.kernels.in_use()"
+archive/bin/python -c "import rsoftmax; print('archive:', rsoftmax.kernels.cpu_kernels()); assert 'native' in rsoftmax.kernels.cpu_kernels()"

@@ -23,7 +23,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rsoftmax.kernels.triton import NAMES, PARAMETRIC, STATE, launch
+from rsoftmax.kernels import triton as kernels
+from rsoftmax.kernels.triton import NAMES, PARAMETRIC, STATE
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -67,18 +68,18 @@ class Resources:
     instructions: float  # that warps issue for each row of normal data; NaN on AMD and for rows in chunks
 
 
-def calls(name: str, n: int, dtype: torch.dtype = torch.float32, rows: int = 64) -> dict[str, launch.Call]:
+def calls(name: str, n: int, dtype: torch.dtype = torch.float32, rows: int = 64) -> dict[str, kernels.Launch]:
     """The launches of a mapping, masked, with a parameter for each row."""
     x, mask = torch.empty(rows, n, dtype=dtype), torch.ones(rows, n, dtype=torch.bool)
     value = torch.ones(rows, 1) if name in PARAMETRIC else None
     state = torch.empty(STATE if name in PARAMETRIC else 0, rows)
     return {
-        "forward": launch.forward_call(name, x, value, mask, x, state),
-        "backward": launch.backward_call(name, x, x, mask, x, state, x, value),
+        "forward": kernels.forward_launch(name, x, value, mask, x, state),
+        "backward": kernels.backward_launch(name, x, x, mask, x, state, x, value),
     }
 
 
-def compiled(call: launch.Call, target: GPUTarget) -> Any:
+def compiled(call: kernels.Launch, target: GPUTarget) -> Any:
     """The kernel for a target, specialised for these arguments as Triton would when it is launched."""
     constants: dict[tuple[int, ...], Any] = {}
     aligned: dict[tuple[int, ...], Any] = {}
@@ -168,8 +169,8 @@ def _steps(name: str, n: int) -> list[float]:
     rows = torch.randn(64, n, generator=torch.Generator().manual_seed(0))
     if name in ("r_softmax", "k_softmax"):
         return [sum(map(_bisection, rows)) / 64]
-    if name in launch.POWERS:
-        return [sum(_newton(row, launch.POWERS[name]) for row in rows) / 64, 2]
+    if name in kernels.POWERS:
+        return [sum(_newton(row, kernels.POWERS[name]) for row in rows) / 64, 2]
     return []
 
 
@@ -242,7 +243,7 @@ def markdown(rows: list[Resources]) -> str:
         "|---|---|---|" + "---|" * len(predicted),
     ]
     for name, direction, n in cases:
-        if n <= launch.LONGEST_WHOLE:
+        if n <= kernels.LONGEST_WHOLE:
             base = _bytes("softmax", direction, n)
             shown = " | ".join(f"{ratio(found[name, direction, n, target], base):.1f}" for target in predicted)
             lines.append(f"| {name} | {direction} | {n} | {shown} |")

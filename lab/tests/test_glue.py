@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertMod
 from typer.testing import CliRunner, Result
 
 import rsoftmax
-from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention import set_attention
 from rsoftmax.cli import app
 from rsoftmax_lab import records
 from rsoftmax_lab.commands import write_report

@@ -63,7 +63,9 @@ def test_a_run_trains_what_it_learns_and_counts_non_zero_weights(task: str) -> N
     before = {name: value.clone() for name, value in model.named_parameters()}
     train(model, run)
     after = dict(model.named_parameters())
-    assert all(not torch.equal(after[name], before[name]) for name in ("attention.mapping.free", "attention.log_scale"))
+    assert all(
+        not torch.equal(after[name], before[name]) for name in ("attention.mapping.raw_value", "attention.log_scale")
+    )
     accuracy, nonzeros = measure(Model(Run(task, "k_softmax")), task, TASKS[task].longest)
     assert 0 <= accuracy <= 1
     assert nonzeros == TASKS[task].k

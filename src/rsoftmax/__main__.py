@@ -15,7 +15,7 @@ def main() -> None:
 
 
 def plain_warning(message: Warning | str, *_: object, **__: object) -> str:
-    """Format a warning for users of the command, without its place in the code."""
+    """Format a warning for users of the command, without the line of code."""
     return f"warning: {message}\n"
 
 

@@ -1,5 +1,5 @@
 """Queries about tensors: whether their values can be read, whether they can be saved, what their dtype can represent;
-and rows in which ``-inf`` means "removed".
+and rows in which ``-inf`` means "masked".
 
 The only module that uses private names of torch. If a release of torch lacks one of them, no tensor counts as plain:
 everything runs on the reference, and nothing fails.
@@ -151,17 +151,17 @@ def shape_of(x: Tensor) -> tuple[int, ...]:
 
 def mask_to_neg_inf(x: Tensor, mask: Tensor | None) -> Tensor:
     """Rows as the reference expects them: at least float32, with ``-inf`` in place of masked entries."""
-    kept = x if mask is None else x.masked_fill(~mask, -math.inf)
-    return kept.to(at_least_float32(x.dtype))
+    x = x if mask is None else x.masked_fill(~mask, -math.inf)
+    return x.to(at_least_float32(x.dtype))
 
 
 def apply_unmasked(x: Tensor, g: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply ``g`` to the kept entries: removed ones are 0 while ``g`` runs, and ``-inf`` again in the result."""
-    kept = x != -math.inf
-    return torch.where(kept, g(torch.where(kept, x, 0)), -math.inf)
+    """Apply ``g`` to the unmasked entries: masked ones are 0 while ``g`` runs, and ``-inf`` again in the result."""
+    unmasked = x != -math.inf
+    return torch.where(unmasked, g(torch.where(unmasked, x, 0)), -math.inf)
 
 
 def row_max(x: Tensor) -> Tensor:
-    """The maximum, such that ``x - max`` is ``-inf`` in a row with nothing kept, and NaN in a row with +inf."""
+    """The maximum, such that ``x - max`` is ``-inf`` in a fully masked row, and NaN in a row with +inf."""
     m = x.amax(-1, keepdim=True)
     return m.masked_fill(m == -math.inf, 0).masked_fill(m == math.inf, math.nan)

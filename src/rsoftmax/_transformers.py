@@ -1,9 +1,13 @@
-"""What the attention and the labels of pretrained models have in common: texts, messages and positions."""
+"""What the attention and the labels of pretrained models have in common: loading, texts, messages and positions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import transformers
 from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 ENTRY = "rsoftmax"  # our own entry in a model's config.json
@@ -42,3 +46,25 @@ def max_positions(model: nn.Module) -> int | None:
     tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
     unused = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
     return most - max(unused, default=0)
+
+
+@quiet()
+def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
+    """Load a tokenizer and a model, from safetensors only and without remote code.
+
+    Args:
+        source: a folder or hub id. A name that cannot be a hub id, or is in an existing folder, is a mistyped path: it
+            is not looked up on the hub.
+        task_head: whether to load the model with the head that it was saved with.
+    """
+    path, invalid = Path(source), f"{source!r} is not a folder or hub id with a model and its tokenizer"
+    is_path = source.count("/") > 1 or source.startswith((".", "/", "~"))
+    if not path.is_dir() and (is_path or (path.parent != Path() and path.parent.is_dir())):
+        raise ValueError(f"{invalid}: no such folder")
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{invalid}: {str(error).splitlines()[0]}") from error

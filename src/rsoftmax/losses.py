@@ -6,7 +6,7 @@ r"""Fenchel-Young losses of entmax for class indices, with the conventions of to
 They are convex, never negative, and zero exactly where ``p`` is one-hot at ``y``; the gradient in ``x`` is ``p`` minus
 the one-hot vector of ``y``. With alpha = 1, H is the Shannon entropy and the loss is torch's cross-entropy.
 
-``x`` is [C], [N, C] or [N, C, d1, ...]; ``y`` holds class indices, int64, without the dimension C. Targets equal to
+Logits x are [C], [N, C] or [N, C, d1, ...]; targets y are class indices, int64, without the dimension C. Those equal to
 ``ignore_index`` have no loss and no gradient, and "mean" divides by the number of the others. Half precision is
 computed, and returned, in float32.
 """
@@ -27,8 +27,8 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 def entmax_loss(
-    x: Tensor,
-    y: Tensor,
+    logits: Tensor,
+    targets: Tensor,
     alpha: Value,
     *,
     ignore_index: int = -100,
@@ -37,14 +37,14 @@ def entmax_loss(
     r"""The loss of :func:`rsoftmax.entmax`, for class indices.
 
     Args:
-        x: logits [C], [N, C] or [N, C, d1, ...].
-        y: class indices, int64, of the shape of ``x`` without C.
-        alpha: in [1, 4]; a number, or a tensor that broadcasts against ``x`` with C of size 1.
+        logits: [C], [N, C] or [N, C, d1, ...].
+        targets: class indices, int64, of the shape of ``logits`` without C.
+        alpha: in [1, 4]; a number, or a tensor that broadcasts against ``logits`` with C of size 1.
         ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
-        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+        The loss; a scalar, or the shape of ``targets`` with ``reduction="none"``.
 
     Example:
         >>> x, y = torch.tensor([[2.0, 1.0, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
@@ -56,20 +56,22 @@ def entmax_loss(
     Reference: Peters et al., Sparse sequence-to-sequence models (2019); Blondel et al., Learning with Fenchel-Young
     losses (2020).
     """
-    return _fenchel_young("entmax_loss", x, y, alpha, ignore_index, reduction)
+    return _fenchel_young("entmax_loss", logits, targets, alpha, ignore_index, reduction)
 
 
-def entmax15_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+def entmax15_loss(
+    logits: Tensor, targets: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean"
+) -> Tensor:
     """The loss of :func:`rsoftmax.entmax15`, for class indices: :func:`entmax_loss` with ``alpha = 1.5``.
 
     Args:
-        x: logits [C], [N, C] or [N, C, d1, ...].
-        y: class indices, int64, of the shape of ``x`` without C.
+        logits: [C], [N, C] or [N, C, d1, ...].
+        targets: class indices, int64, of the shape of ``logits`` without C.
         ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
-        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+        The loss; a scalar, or the shape of ``targets`` with ``reduction="none"``.
 
     Example:
         >>> entmax15_loss(torch.tensor([[2.0, 1.0, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]))
@@ -77,20 +79,22 @@ def entmax15_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: 
 
     Reference: Peters et al., Sparse sequence-to-sequence models (2019).
     """
-    return _fenchel_young("entmax15_loss", x, y, 1.5, ignore_index, reduction)
+    return _fenchel_young("entmax15_loss", logits, targets, 1.5, ignore_index, reduction)
 
 
-def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+def sparsemax_loss(
+    logits: Tensor, targets: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean"
+) -> Tensor:
     """The loss of :func:`rsoftmax.sparsemax`, for class indices: :func:`entmax_loss` with ``alpha = 2``.
 
     Args:
-        x: logits [C], [N, C] or [N, C, d1, ...].
-        y: class indices, int64, of the shape of ``x`` without C.
+        logits: [C], [N, C] or [N, C, d1, ...].
+        targets: class indices, int64, of the shape of ``logits`` without C.
         ignore_index: a target that is ignored.
         reduction: "mean", "sum" or "none", over targets.
 
     Returns:
-        The loss; a scalar, or the shape of ``y`` with ``reduction="none"``.
+        The loss; a scalar, or the shape of ``targets`` with ``reduction="none"``.
 
     Example:
         >>> sparsemax_loss(torch.tensor([[2.0, 1.5, 0.1], [0.0, 3.0, 0.0]]), torch.tensor([0, 1]), reduction="none")
@@ -100,51 +104,49 @@ def sparsemax_loss(x: Tensor, y: Tensor, *, ignore_index: int = -100, reduction:
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016).
     """
-    return _fenchel_young("sparsemax_loss", x, y, 2.0, ignore_index, reduction)
+    return _fenchel_young("sparsemax_loss", logits, targets, 2.0, ignore_index, reduction)
 
 
-def check_reduction(name: str, reduction: str) -> None:
-    """Raise unless it is a reduction of torch's losses."""
+def _fenchel_young(
+    name: str, logits: Tensor, targets: Tensor, alpha: Value, ignore_index: int, reduction: Reduction
+) -> Tensor:
+    dim = min(1, logits.dim() - 1) if isinstance(logits, Tensor) else -1
+    check_input(name, logits, dim, argument="logits")
+    used = _used_targets(name, logits, targets, dim, ignore_index)
     if reduction not in get_args(Reduction):
         raise ValueError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
-def _fenchel_young(name: str, x: Tensor, y: Tensor, alpha: Value, ignore_index: int, reduction: Reduction) -> Tensor:
-    dim = min(1, x.dim() - 1) if isinstance(x, Tensor) else -1
-    check_input(name, x, dim)
-    counts = _checked_classes(name, x, y, dim, ignore_index)
-    check_reduction(name, reduction)
-    alpha = check_value(name, ALPHA, alpha, x, dim)
+    alpha = check_value(name, ALPHA, alpha, logits, dim)
     alpha = alpha.movedim(dim, -1) if isinstance(alpha, Tensor) else alpha
-    z = torch.where(counts.unsqueeze(dim), x, 0).movedim(dim, -1).to(at_least_float32(x.dtype))
-    z = z - row_max(z).detach()  # p minus a one-hot vector sums to zero: the shift changes only the rounding
-    p = entmax(z, alpha)
-    mean = (torch.where(z == -math.inf, 0, z) * p).sum(-1)
-    there = z.gather(-1, torch.where(counts, y, 0).unsqueeze(-1)).squeeze(-1)
-    loss = torch.where(counts, _entropy(p, alpha) + mean - there, 0)
+    x = torch.where(used.unsqueeze(dim), logits, 0).movedim(dim, -1).to(at_least_float32(logits.dtype))
+    x = x - row_max(x).detach()  # p minus a one-hot vector sums to zero: the shift changes only the rounding
+    p = entmax(x, alpha)
+    mean = (torch.where(x == -math.inf, 0, x) * p).sum(-1)
+    x_y = x.gather(-1, torch.where(used, targets, 0).unsqueeze(-1)).squeeze(-1)
+    loss = torch.where(used, _entropy(p, alpha) + mean - x_y, 0)
     if reduction == "mean":
-        return loss.sum() / counts.sum()
+        return loss.sum() / used.sum()
     return loss.sum() if reduction == "sum" else loss
 
 
-def _checked_classes(name: str, x: Tensor, y: Tensor, dim: int, ignore_index: int) -> Tensor:
-    """Which targets are not ignored; raises unless all of them are classes."""
-    if not isinstance(y, Tensor) or y.dtype != torch.int64:
-        found = f"{y.dtype} of shape {shape_of(y)}" if isinstance(y, Tensor) else type(y).__name__
-        raise TypeError(f"{name}: y must hold class indices, a tensor of int64, got {found}; use y.long()")
-    shape = shape_of(x)[:dim] + shape_of(x)[dim + 1 :]
-    if shape_of(y) != shape:
+def _used_targets(name: str, logits: Tensor, targets: Tensor, dim: int, ignore_index: int) -> Tensor:
+    """Which targets are not ignored; raises unless these are classes."""
+    if not isinstance(targets, Tensor) or targets.dtype != torch.int64:
+        got = f"{targets.dtype} of shape {shape_of(targets)}" if isinstance(targets, Tensor) else type(targets).__name__
+        raise TypeError(f"{name}: targets must be class indices, a tensor of int64, got {got}; use targets.long()")
+    shape = shape_of(logits)[:dim] + shape_of(logits)[dim + 1 :]
+    if shape_of(targets) != shape:
         raise ValueError(
-            f"{name}: x of shape {shape_of(x)} has its classes in dimension {dim}, so y must be of shape {shape},"
-            f" got {shape_of(y)}"
+            f"{name}: logits of shape {shape_of(logits)} have their classes in dimension {dim}, so targets must be of"
+            f" shape {shape}, got {shape_of(targets)}"
         )
-    counts, classes = y != ignore_index, x.shape[dim]
-    good = ~counts | ((y >= 0) & (y < classes))
-    if all_or_none(good) is False:
+    used, classes = targets != ignore_index, logits.shape[dim]
+    valid = ~used | ((targets >= 0) & (targets < classes))
+    if all_or_none(valid) is False:
         raise ValueError(
-            f"{name}: y must hold classes 0 to {classes - 1}, or ignore_index={ignore_index}, got {y[~good][0].item()}"
+            f"{name}: targets must be classes 0 to {classes - 1}, or ignore_index={ignore_index},"
+            f" got {targets[~valid][0].item()}"
         )
-    return counts
+    return used
 
 
 def _entropy(p: Tensor, alpha: Value) -> Tensor:

@@ -1,10 +1,10 @@
 """The mappings: section 3 of the paper, top to bottom, then those it is compared with. ``MAPPINGS`` lists them all.
 
-A mapping turns a row of logits into probabilities: ``f(x, <parameter>, *, dim=-1, mask=None)``. What they share:
+A mapping turns a row of logits into probabilities: ``f(x, <parameter>, dim=-1, *, mask=None)``. What they share:
 
 * ``x`` is float64, float32, float16 or bfloat16 of any shape; half precision is computed in float32.
-* ``mask`` is boolean and broadcasts to ``x``, True = keep. Masked, ``-inf`` and removed mean the same: padding never
-  changes a row. A row with nothing kept gives zeros, with zero gradient.
+* ``mask`` is boolean and broadcasts to ``x``, True = keep. A masked entry is like ``-inf``, and like no entry
+  at all: padding never changes a row. A fully masked row gives zeros, with zero gradient.
 * NaN and ``+inf`` turn their own row into NaN, as in :func:`torch.softmax`, and no other row.
 * A parameter is a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1: one for each row, head or
   batch element. It is differentiable. Values outside its domain raise :class:`ValueError`; in tensors on other devices
@@ -16,7 +16,9 @@ import math
 import torch
 from torch import Tensor
 
-from rsoftmax._tensors import Value, exp_limit
+from rsoftmax._rows import ParamSpec, broadcast, check_input, check_option, inside_domain, over_rows
+from rsoftmax._tensors import Value, apply_unmasked, exp_limit, mask_to_neg_inf, row_max
+from rsoftmax.kernels.dispatch import row_function
 from rsoftmax.registry import (
     BELOW_ONE,
     COUNT,
@@ -28,14 +30,7 @@ from rsoftmax.registry import (
     RATE,
     WEIGHT,
     MappingSpec,
-    ParamSpec,
-    apply_unmasked,
-    check_option,
-    mask_to_neg_inf,
-    over_rows,
     register_mapping,
-    row_function,
-    row_max,
 )
 
 __all__ = [
@@ -59,8 +54,8 @@ _softmax = row_function("softmax")
 
 
 @register_mapping(formula="e^x / sum", zeros="none", source="Bridle 1990")
-def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax, with masks: a row with nothing kept gives zeros instead of NaN.
+def softmax(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax, with masks: a fully masked row gives zeros instead of NaN.
 
     .. math:: p_i = e^{x_i} / \sum_j e^{x_j}
 
@@ -81,11 +76,11 @@ def softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     return over_rows("softmax", _softmax, x, dim, mask)
 
 
-W = ParamSpec("w", WEIGHT, example=1.0, per_row=False)
+W = ParamSpec("w", WEIGHT, example=1.0)
 _weighted_softmax = row_function("weighted_softmax")
 
 
-def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def weighted_softmax(x: Tensor, w: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Softmax with a weight for each entry: the general form of t-, r- and k-softmax.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}
@@ -103,11 +98,20 @@ def weighted_softmax(x: Tensor, w: Tensor, *, dim: int = -1, mask: Tensor | None
         >>> weighted_softmax(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 1.0, 0.0]))
         tensor([0.2689, 0.7311, 0.0000])
 
-    A row whose weights are all zero gives zeros, like a row with nothing kept.
+    A row whose weights are all zero gives zeros, like a fully masked row.
 
     Reference: Bałazy et al., r-softmax (2023), "The weighted softmax".
     """
-    return over_rows("weighted_softmax", _weighted_softmax, x, dim, mask, W, w)
+    check_input("weighted_softmax", x, dim)
+    if not isinstance(w, Tensor):
+        raise TypeError(f"weighted_softmax: w must be a tensor that broadcasts to {tuple(x.shape)}, got {w!r}")
+    w = broadcast("weighted_softmax", "w", w.to(x.device), x.shape).movedim(dim, -1)
+
+    def rows(x: Tensor, mask: Tensor | None) -> Tensor:
+        weights = w if mask is None else torch.where(mask, w, 0)  # masked entries may have any weight
+        return _weighted_softmax(x, mask, inside_domain("weighted_softmax", W, weights))
+
+    return over_rows("weighted_softmax", rows, x, dim, mask)
 
 
 EDGE = ParamSpec("edge", DISTANCE, example=1.0, default=math.inf)
@@ -123,7 +127,7 @@ _t_softmax = row_function("t_softmax")
     zeros="t and the data",
     source="Bałazy et al. 2023, eq. 1",
 )
-def t_softmax(x: Tensor, t: Value, *, edge: float = math.inf, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def t_softmax(x: Tensor, t: Value, dim: int = -1, *, edge: float = math.inf, mask: Tensor | None = None) -> Tensor:
     r"""Softmax that sets entries at least ``t`` below the maximum to zero.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = \min(x_i - \max(x) + t,\; \mathrm{edge})_+ \qquad (1)
@@ -131,10 +135,10 @@ def t_softmax(x: Tensor, t: Value, *, edge: float = math.inf, dim: int = -1, mas
     Args:
         x: logits, any shape.
         t: greater than 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to one.
         edge: the distance above the threshold over which weights rise; a number, at least 0. ``math.inf`` is the
             paper's mapping. 0 gives every entry of the support the same weight: softmax cut off ``t`` below the
             maximum, which is the rule of min-p sampling with p = e^-t.
-        dim: the dimension that sums to one.
         mask: True = keep; broadcasts to ``x``.
 
     Returns:
@@ -171,13 +175,13 @@ _r_softmax = row_function("r_softmax")
 def r_softmax(
     x: Tensor,
     r: Value,
+    dim: int = -1,
     *,
     edge: float = math.inf,
-    dim: int = -1,
     mask: Tensor | None = None,
     detach_threshold: bool = False,
 ) -> Tensor:
-    r"""Softmax with a given rate of zeros: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
+    r"""Softmax with a rate of zeros that you choose: ``r = k/n`` gives exactly ``k`` zeros in a row of ``n``.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad
               w_i = \min(x_i - \mathrm{quantile}(x, r),\; \mathrm{edge})_+ \qquad (3)
@@ -187,9 +191,9 @@ def r_softmax(
     Args:
         x: logits, any shape.
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
-        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`.
         dim: the dimension that sums to one.
-        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts unmasked entries.
         detach_threshold: treat the quantile as a constant in the backward pass, as the authors' published module
             does. The default is the true gradient, in ``x`` and in ``r``.
 
@@ -229,21 +233,21 @@ _k_softmax = row_function("k_softmax")
     zeros="k: all but k",
     source="this library",
 )
-def k_softmax(x: Tensor, k: Value, *, edge: float = math.inf, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    r"""Softmax with a given number of nonzeros: the ``k`` largest entries stay.
+def k_softmax(x: Tensor, k: Value, dim: int = -1, *, edge: float = math.inf, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax with a number of nonzeros that you choose: the ``k`` largest entries stay.
 
     .. math:: p_i = w_i e^{x_i} / \sum_j w_j e^{x_j}, \qquad w_i = \min(x_i - \theta,\; \mathrm{edge})_+
 
     where :math:`\theta` is the largest entry that does not stay: the one at the ascending position ``n - 1 - k`` (from
-    0) of the ``n`` kept entries, interpolated linearly between neighbours for fractional ``k``.
+    0) of the ``n`` unmasked entries, interpolated linearly between neighbours for fractional ``k``.
 
     Args:
         x: logits, any shape.
         k: the number of entries to keep, at least 1; a number, or a tensor that broadcasts against ``x`` with ``dim``
             of size 1. Fractional values are allowed: ``ceil(k)`` entries stay, the last with a smaller weight.
-        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`. 0 is top-k softmax.
         dim: the dimension that sums to one.
-        mask: True = keep; broadcasts to ``x``. ``n`` counts kept entries.
+        edge: the distance above the threshold over which weights rise; see :func:`t_softmax`. 0 is top-k softmax.
+        mask: True = keep; broadcasts to ``x``. ``n`` counts unmasked entries.
 
     Returns:
         Probabilities, of the shape and dtype of ``x``; of distinct entries, ``min(ceil(k), n)`` are not zero.
@@ -257,9 +261,9 @@ def k_softmax(x: Tensor, k: Value, *, edge: float = math.inf, dim: int = -1, mas
         >>> k_softmax(x, 4)
         tensor([0.0321, 0.0871, 0.2369, 0.6439])
 
-    In a row of ``n`` kept entries, ``k > n - 1`` is softmax, for every ``edge``. Ties behave as in :func:`r_softmax`:
-    entries tied at the threshold all become zero, except that a row's maximum never does. ``k`` has a gradient, which
-    follows the interpolation.
+    In a row of ``n`` unmasked entries, ``k > n - 1`` is softmax, for every ``edge``. Ties behave as in
+    :func:`r_softmax`: entries tied at the threshold all become zero, except that a row's maximum never does. ``k`` has
+    a gradient, which follows the interpolation.
     """
     edge = check_option("k_softmax", EDGE, edge)
     return over_rows("k_softmax", _k_softmax, x, dim, mask, K, k, edge=edge)
@@ -269,7 +273,7 @@ _sparsemax = row_function("sparsemax")
 
 
 @register_mapping(formula="[x - tau]+", zeros="the data", source="Martins & Astudillo 2016")
-def sparsemax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsemax(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""The point of the probability simplex nearest to ``x``.
 
     .. math:: p_i = [x_i - \tau]_+, \qquad \tau \text{ such that } \sum_i p_i = 1
@@ -297,7 +301,7 @@ LAM = ParamSpec("lam", BELOW_ONE, example=0.5)
 @register_mapping(
     formula="sparsemax(x / (1 - lam))", parameter=LAM, zeros="lam and the data", source="Laha et al. 2018"
 )
-def sparsegen_lin(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsegen_lin(x: Tensor, lam: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax with a temperature: ``sparsemax(x / (1 - lam))``.
 
     Args:
@@ -335,7 +339,7 @@ LAM_EXP = ParamSpec("lam", BELOW_ONE, example=-4.0)
     source="Laha et al. 2018",
     shift_invariant=False,
 )
-def sparsegen_exp(x: Tensor, lam: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsegen_exp(x: Tensor, lam: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of exponentials: ``sparsemax(exp(x) / (1 - lam))``; not invariant to shifts.
 
     Args:
@@ -377,7 +381,7 @@ Q = ParamSpec("q", NOT_NEGATIVE, example=10.0, default=10.0)
     source="Laha et al. 2018",
     shift_invariant=False,
 )
-def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def sparsehourglass(x: Tensor, q: Value = 10.0, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Sparsemax of a rescaled row, between scale invariance (q = 0) and shift invariance (q to infinity).
 
     .. math:: p = \mathrm{sparsemax}(a x), \qquad a = \frac{1 + n q}{|\sum_i x_i| + n q}
@@ -386,7 +390,7 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor |
         x: logits, any shape.
         q: at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
         dim: the dimension that sums to one.
-        mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over kept entries.
+        mask: True = keep; broadcasts to ``x``. The sum and ``n`` run over unmasked entries.
 
     Returns:
         Probabilities, of the shape and dtype of ``x``; the data determine the number of zeros.
@@ -409,9 +413,9 @@ def sparsehourglass(x: Tensor, q: Value = 10.0, *, dim: int = -1, mask: Tensor |
 
 def hourglass_scale(x: Tensor, q: Value) -> Tensor:
     """The factor ``a`` of :func:`sparsehourglass`, for rows; where it is infinite, the largest that floats allow."""
-    kept = x != -math.inf
-    n = kept.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
-    mean = torch.where(kept, x / n, 0).sum(-1, keepdim=True)
+    unmasked = x != -math.inf
+    n = unmasked.sum(-1, keepdim=True, dtype=x.dtype).clamp(min=1)
+    mean = torch.where(unmasked, x / n, 0).sum(-1, keepdim=True)
     if not isinstance(q, Tensor):
         q = min(q, torch.finfo(x.dtype).max)
     return (1 / n + q) / (mean.abs() + q).clamp(min=torch.finfo(x.dtype).tiny)  # divided by n: n q might overflow
@@ -427,7 +431,7 @@ _spherical_softmax = row_function("spherical_softmax")
     shift_invariant=False,
     keeps_order=False,
 )
-def spherical_softmax(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def spherical_softmax(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Squares in place of exponentials: ignores signs, zero only where ``x`` is.
 
     .. math:: p_i = x_i^2 / \sum_j x_j^2
@@ -455,7 +459,7 @@ _entmax15 = row_function("entmax15")
 
 
 @register_mapping(formula="([x/2 - tau]+)^2", zeros="the data", source="Peters et al. 2019")
-def entmax15(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def entmax15(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""1.5-entmax, halfway between softmax and sparsemax.
 
     .. math:: p_i = [x_i / 2 - \tau]_+^2, \qquad \tau \text{ such that } \sum_i p_i = 1
@@ -487,7 +491,7 @@ _entmax = row_function("entmax")
     zeros="alpha and the data",
     source="Peters et al. 2019",
 )
-def entmax(x: Tensor, alpha: Value, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def entmax(x: Tensor, alpha: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     r"""Alpha-entmax, from softmax (alpha = 1) through 1.5-entmax and sparsemax (alpha = 2) to sparser ones.
 
     .. math:: p_i = [(\alpha - 1) x_i - \tau]_+^{1 / (\alpha - 1)}, \qquad \tau \text{ such that } \sum_i p_i = 1

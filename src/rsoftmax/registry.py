@@ -1,11 +1,11 @@
 """How to add a mapping: the table of mappings, :func:`register_mapping`, and everything a new mapping needs.
 
-A mapping is a function ``f(x, <parameter>, *, dim=-1, mask=None)`` with a row in the table ``MAPPINGS``. Modules,
+A mapping is a function ``f(x, <parameter>, dim=-1, *, mask=None)`` with an entry in the table ``MAPPINGS``. Modules,
 attention, multi-label heads, Hugging Face models and the command line look mappings up there. Importing
 :mod:`rsoftmax.mappings` registers the built-in ones.
 
 =================  ==================================================================================================
-a row              :func:`register_mapping`, :class:`MappingSpec`
+an entry           :func:`register_mapping`, :class:`MappingSpec`
 a parameter        :class:`ParamSpec`, :class:`Domain` and the domains ``RATE``, ``COUNT``, ``POSITIVE``,
                    ``DISTANCE``, ``WEIGHT``, ``BELOW_ONE``, ``NOT_NEGATIVE``, ``ENTMAX``
 a function         :func:`over_rows` checks the arguments; :func:`mask_to_neg_inf`, :func:`apply_unmasked` and
@@ -16,12 +16,13 @@ a function         :func:`over_rows` checks the arguments; :func:`mask_to_neg_in
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from rsoftmax._rows import Domain, ParamSpec, check_option, over_rows
+from rsoftmax._rows import Domain, ParamSpec, check_option, over_rows, positive
 from rsoftmax._tensors import apply_unmasked, mask_to_neg_inf, row_max, shape_of
 from rsoftmax.kernels.dispatch import row_function
 
@@ -40,7 +41,7 @@ __all__ = [
     "ParamSpec",
     "apply_unmasked",
     "check_option",
-    "letters",
+    "describe_parameters",
     "mask_to_neg_inf",
     "over_rows",
     "register_mapping",
@@ -54,7 +55,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, kw_only=True)
 class MappingSpec:
-    """A row of the table.
+    """A mapping of the table.
 
     Attributes:
         function: the mapping.
@@ -81,18 +82,18 @@ class MappingSpec:
         """Its name everywhere: function, key, option, column."""
         return self.function.__name__
 
-    def bind(self, caller: str, given: dict[str, V]) -> V | float | None:
+    def bind(self, caller: str, arguments: dict[str, V]) -> V | float | None:
         """Pick the value of the parameter from keyword arguments.
 
         Args:
             caller: the prefix of error messages.
-            given: values by letter. None counts as missing.
+            arguments: values by name. None counts as missing.
 
         Returns:
             The value, or the parameter's default; None for a mapping without a parameter. The domain is not checked.
 
         Raises:
-            TypeError: for another letter, or a missing value without a default.
+            TypeError: for a name of something else, or a missing value without a default.
 
         Example:
             >>> from rsoftmax import MAPPINGS
@@ -102,25 +103,25 @@ class MappingSpec:
             Traceback (most recent call last):
             TypeError: my_layer: r_softmax takes r and edge, got t=2.0
         """
-        found = {letter: value for letter, value in given.items() if value is not None}
-        letters = [self.parameter.name] if self.parameter else []
-        letters += [option.name for option in self.options]
-        for other in found.keys() - set(letters):
-            takes = " and ".join(letters) or "no parameter"
-            raise TypeError(f"{caller}: {self.name} takes {takes}, got {other}={_show(found[other])}")
+        names = [spec.name for spec in (self.parameter, *self.options) if spec]
+        for name, value in arguments.items():
+            if value is not None and name not in names:
+                shown = f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
+                takes = " and ".join(names) or "no parameter"
+                raise TypeError(f"{caller}: {self.name} takes {takes}, got {name}={shown}")
         if self.parameter is None:
             return None
-        value = found.get(self.parameter.name, self.parameter.default)
-        if value is None:
+        bound = arguments.get(self.parameter.name)
+        if bound is None and self.parameter.default is None:
             raise TypeError(f"{caller}: {self.name} needs {self.parameter.describe()}")
-        return value
+        return self.parameter.default if bound is None else bound
 
-    def bind_options(self, caller: str, given: dict[str, Any]) -> dict[str, float]:
+    def bind_options(self, caller: str, arguments: dict[str, Any]) -> dict[str, float]:
         """Pick the options from keyword arguments, with their defaults.
 
         Args:
             caller: the prefix of error messages.
-            given: values by name; other names are ignored.
+            arguments: values by name; other names are ignored.
 
         Returns:
             The options by name, in the order of the table.
@@ -134,9 +135,7 @@ class MappingSpec:
             >>> MAPPINGS["t_softmax"].bind_options("my_layer", {"t": 6.0})
             {'edge': inf}
         """
-        return {
-            option.name: check_option(caller, option, given.get(option.name, option.default)) for option in self.options
-        }
+        return {o.name: check_option(caller, o, arguments.get(o.name, o.default)) for o in self.options}
 
 
 MAPPINGS: dict[str, MappingSpec] = {}
@@ -159,9 +158,10 @@ def register_mapping(
         formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`MappingSpec`.
 
     Returns:
-        A decorator that returns the function unchanged: ``f(x, <parameter>, *, dim=-1, mask=None)``.
+        A decorator that returns the function unchanged: ``f(x, <parameter>, dim=-1, *, mask=None)``.
 
     Raises:
+        TypeError: if the function lacks one of these arguments.
         ValueError: if another function is registered under the name.
 
     Example:
@@ -169,7 +169,7 @@ def register_mapping(
         >>> from rsoftmax.registry import POSITIVE, ParamSpec, mask_to_neg_inf, over_rows, register_mapping
         >>> B = ParamSpec("b", POSITIVE, example=2.0)
         >>> @register_mapping(formula="e^(b x) / sum", parameter=B, zeros="none", source="Boltzmann 1868")
-        ... def cool_softmax(x, b, *, dim=-1, mask=None):
+        ... def cool_softmax(x, b, dim=-1, *, mask=None):
         ...     cool = lambda x, mask, b: mask_to_neg_inf(b * x, mask).softmax(-1)
         ...     return over_rows("cool_softmax", cool, x, dim, mask, B, b)
         >>> from rsoftmax import MODULES
@@ -181,11 +181,11 @@ def register_mapping(
         >>> del MAPPINGS["cool_softmax"]
 
     Modules, attention, multi-label heads, Hugging Face models and the command line find the mapping in the table,
-    whether they were imported before or after. Registering the same function again replaces its row.
+    whether they were imported before or after. Registering the same function again replaces its entry.
     """
 
     def register(function: F) -> F:
-        row = MappingSpec(
+        spec = MappingSpec(
             function=function,
             formula=formula,
             zeros=zeros,
@@ -195,50 +195,44 @@ def register_mapping(
             shift_invariant=shift_invariant,
             keeps_order=keeps_order,
         )
-        _check_name(row)
-        MAPPINGS[row.name] = row
+        _check_spec(spec)
+        MAPPINGS[spec.name] = spec
         return function
 
     return register
 
 
-def _check_name(row: MappingSpec) -> None:
-    there = MAPPINGS.get(row.name)
-    if there and _origin(there) != _origin(row):
+def _check_spec(spec: MappingSpec) -> None:
+    """Raise unless the function takes the arguments of a mapping, and its name is not taken."""
+    arguments = signature(spec.function).parameters
+    for name in [*(s.name for s in (spec.parameter, *spec.options) if s), "dim", "mask"]:
+        if name not in arguments:
+            raise TypeError(
+                f"register_mapping: {spec.name}{signature(spec.function)} has no argument {name!r};"
+                " write f(x, <parameter>, dim=-1, *, mask=None)"
+            )
+    other = MAPPINGS.get(spec.name, spec).function
+    if (other.__module__, other.__qualname__) != (spec.function.__module__, spec.function.__qualname__):
         raise ValueError(
-            f"register_mapping: {row.name!r} is already registered by {there.function.__module__}; choose another name"
+            f"register_mapping: {spec.name!r} is already registered by {other.__module__}; choose another name"
         )
 
 
-def _origin(row: MappingSpec) -> tuple[str, str]:
-    return row.function.__module__, row.function.__qualname__
-
-
-def letters() -> dict[str, str]:
-    """The letters of all parameters with one value for each row, each with a line of help.
+def describe_parameters() -> dict[str, str]:
+    """The parameters of all mappings by name, each with a line of help.
 
     Example:
-        >>> letters()["lam"]
+        >>> describe_parameters()["lam"]
         'lam of sparsegen_lin and sparsegen_exp, < 1 and finite'
     """
-    takers = [(row.parameter, row.name) for row in MAPPINGS.values() if row.parameter]
-    return {
-        p.name: f"{p.name} of {' and '.join(name for other, name in takers if other.name == p.name)}, {p.domain.text}"
-        for p, _ in takers
+    parameters = {p.name: p for spec in MAPPINGS.values() if (p := spec.parameter)}
+    users = {
+        name: [s.name for s in MAPPINGS.values() if s.parameter and s.parameter.name == name] for name in parameters
     }
-
-
-def _show(value: Any) -> str:
-    return f"a tensor of shape {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
+    return {name: f"{name} of {' and '.join(users[name])}, {p.domain.text}" for name, p in parameters.items()}
 
 
 # --------------------------------------------------------------------------- domains
-
-
-def _positive(free: Tensor) -> Tensor:
-    # Clamped before the exponential underflows or overflows: afterwards its derivative would be NaN.
-    limits = torch.finfo(free.dtype)
-    return free.clamp(min=math.ceil(math.log(limits.tiny)), max=math.floor(math.log(limits.max))).exp()
 
 
 RATE = Domain(
@@ -252,48 +246,40 @@ POSITIVE = Domain(
     "> 0",
     "entries at least this far below the maximum become zero; math.inf gives softmax",
     lambda t: t > 0,
-    _positive,
-    torch.log,
 )
 COUNT = Domain(
     ">= 1",
     "it is the number of entries to keep in each row: 1 keeps the maximum only; rows of at most k entries are softmax",
     lambda k: k >= 1,
-    lambda free: 1 + _positive(free),
+    lambda raw: 1 + positive(raw),
     lambda k: torch.log(k - 1),
 )
 DISTANCE = Domain(
     ">= 0",
     "weights grow over this distance above the threshold, then stay constant; math.inf is the paper's, 0 a hard cut",
     lambda edge: edge >= 0,
-    _positive,
-    torch.log,
 )
 WEIGHT = Domain(
     ">= 0 and finite",
     "a weight of 0 removes its entry",
     lambda w: (w >= 0) & (w < math.inf),
-    _positive,
-    torch.log,
 )
 BELOW_ONE = Domain(
     "< 1 and finite",
     "0 is sparsemax, towards 1 the output becomes one-hot, below 0 it becomes denser",
     lambda lam: (lam < 1) & (lam > -math.inf),
-    lambda free: 1 - _positive(free).clamp(min=torch.finfo(free.dtype).eps / 2),  # the largest float below 1
+    lambda raw: 1 - positive(raw).clamp(min=torch.finfo(raw.dtype).eps / 2),  # the largest float below 1
     lambda lam: torch.log1p(-lam),
 )
 NOT_NEGATIVE = Domain(
     ">= 0 and finite",
     "0 makes the mapping scale-invariant; larger values approach sparsemax (use that for infinity)",
     lambda q: (q >= 0) & (q < math.inf),
-    _positive,
-    torch.log,
 )
 ENTMAX = Domain(
     "in [1, 4]",
     "1 is softmax, 1.5 is entmax15, 2 is sparsemax; larger values are sparser",
     lambda alpha: (alpha >= 1) & (alpha <= 4),
-    lambda free: 1 + 3 * torch.sigmoid(free),
+    lambda raw: 1 + 3 * torch.sigmoid(raw),
     lambda alpha: torch.logit((alpha - 1) / 3),
 )

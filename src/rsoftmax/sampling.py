@@ -1,19 +1,18 @@
 """Logits processors that make ``generate`` sample from a sparse distribution.
 
-Each returns log-probabilities ``[rows, tokens]``, ``-inf`` outside the support. Scores of ``-inf`` stay ``-inf``, even
-if they make up the whole row. The order of tokens is preserved. A row with NaN becomes NaN.
+Each returns log-probabilities ``[batch, tokens]``, ``-inf`` outside the support. Scores of ``-inf`` stay ``-inf``, even
+in a fully masked row. The order of tokens is preserved. A row with NaN becomes NaN.
 """
 
 import math
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from rsoftmax.mappings import k_softmax, r_softmax, t_softmax
-from rsoftmax.registry import DISTANCE, RATE, Domain, row_function
+from rsoftmax.mappings import EDGE, R, T, k_softmax, r_softmax, t_softmax
+from rsoftmax.registry import check_option, row_function
 
 _k_softmax = row_function("k_softmax")  # without the checks of k_softmax, which take as long as 50 tokens
 
@@ -41,18 +40,15 @@ class TSoftmaxLogitsWarper(LogitsProcessor):
     """
 
     def __init__(self, t: float, *, edge: float = math.inf) -> None:
-        if not (isinstance(t, (float, Real)) and t > 0):
-            raise ValueError(
-                f"TSoftmaxLogitsWarper: t must be above 0, got {t!r}; exp(-t) is the min_p with the same support"
-            )
-        self.t, self.edge = float(t), _inside("TSoftmaxLogitsWarper", "edge", DISTANCE, edge)
+        self.t = check_option("TSoftmaxLogitsWarper", T, t)
+        self.edge = check_option("TSoftmaxLogitsWarper", EDGE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities."""
         return _log(t_softmax(scores.float(), self.t, edge=self.edge))
 
 
-class RSoftmaxWarper(LogitsProcessor):
+class RSoftmaxLogitsWarper(LogitsProcessor):
     r"""Sample from r-softmax: keep the fraction ``1 - r`` of the tokens with finite scores.
 
     .. math:: p \propto \min(x - \mathrm{quantile}(x, r),\; \mathrm{edge})_+ \, e^x
@@ -63,7 +59,7 @@ class RSoftmaxWarper(LogitsProcessor):
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, 0.0, -1.0], [3.0, 1.0, -torch.inf, -torch.inf]])
-        >>> RSoftmaxWarper(0.5)(None, scores).exp()
+        >>> RSoftmaxLogitsWarper(0.5)(None, scores).exp()
         tensor([[0.8908, 0.1092, 0.0000, 0.0000],
                 [1.0000, 0.0000, 0.0000, 0.0000]])
 
@@ -71,8 +67,8 @@ class RSoftmaxWarper(LogitsProcessor):
     """
 
     def __init__(self, r: float, *, edge: float = math.inf) -> None:
-        self.r = _inside("RSoftmaxWarper", "r", RATE, r)
-        self.edge = _inside("RSoftmaxWarper", "edge", DISTANCE, edge)
+        self.r = check_option("RSoftmaxLogitsWarper", R, r)
+        self.edge = check_option("RSoftmaxLogitsWarper", EDGE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities."""
@@ -103,26 +99,20 @@ class KSoftmaxLogitsWarper(LogitsProcessor):
     def __init__(self, k: int, *, edge: float = math.inf) -> None:
         if not isinstance(k, int) or k < 1:
             raise ValueError(f"KSoftmaxLogitsWarper: k must be a positive integer, got {k!r}")
-        self.k, self.edge = k, _inside("KSoftmaxLogitsWarper", "edge", DISTANCE, edge)
+        self.k, self.edge = k, check_option("KSoftmaxLogitsWarper", EDGE, edge)
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities, from the ``k + 1`` highest scores alone unless these have ties or NaN."""
         x = scores.float()
         if x.numel() and self.k < x.shape[-1]:
-            best, places = x.topk(self.k + 1)
-            p = _k_softmax(best, None, float(self.k), edge=self.edge)
+            highest, indices = x.topk(self.k + 1)
+            p = _k_softmax(highest, None, float(self.k), edge=self.edge)
             if not any(p.select(-1, -1).flatten().tolist()):
-                return torch.full_like(x, -torch.inf).scatter_(-1, places, p.log_())
+                return torch.full_like(x, -torch.inf).scatter_(-1, indices, p.log_())
         return _log(k_softmax(x, self.k, edge=self.edge))
-
-
-def _inside(warper: str, name: str, domain: Domain, value: float) -> float:
-    if not (isinstance(value, (float, Real)) and domain.contains(value)):
-        raise ValueError(f"{warper}: {name} must be {domain.text}, got {value!r}; {domain.remedy}")
-    return float(value)
 
 
 def _log(p: Tensor) -> Tensor:
     """``log(p)`` where ``p`` is not zero, ``-inf`` elsewhere: torch's logarithm is slow at zero."""
-    kept = p.flatten().nonzero().squeeze(1)
-    return torch.full_like(p, -torch.inf).put_(kept, p.take(kept).log_())
+    support = p.flatten().nonzero().squeeze(1)
+    return torch.full_like(p, -torch.inf).put_(support, p.take(support).log_())

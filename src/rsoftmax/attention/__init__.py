@@ -24,8 +24,8 @@ else:
             "functional": "attention_weights sparse_attention",
             "layers": "MultiheadAttention TransformerDecoderLayer TransformerEncoderLayer replace_attention"
             " sparse_sdpa",
-            "transformers": "Calibration HeadTable SparsitySchedule attention_maps calibrate layers parameter_groups"
-            " parameters set_attention set_parameter sparsity",
+            "transformers": "HeadTable SparsifyReport SparsitySchedule attention_layers attention_maps head_parameters"
+            " parameter_groups register_attention set_attention set_head_parameters sparsify sparsity",
         },
         extra="attention",
     )

@@ -1,15 +1,14 @@
 """Attention with any mapping in place of softmax, without holding the whole matrix of weights.
 
-``call`` checks the arguments and brings them into one layout; ``equations`` is the definition. ``autograd`` computes it
-in eager code, by one kernel where possible and by ``blocks`` otherwise; ``graph_op`` is the operator for compiled code.
+``arguments`` checks them and brings them into one layout; ``reference`` is the definition. ``plan`` computes it in
+eager code, by one kernel where possible and by ``blocks`` otherwise; ``graph_op`` is the operator for compiled code.
 """
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax._tensors import Value, in_graph, is_plain, without_autocast
 from rsoftmax.attention import graph_op, plan, reference
-from rsoftmax.attention.arguments import Scale, prepare
+from rsoftmax.attention.arguments import prepare
 from rsoftmax.mappings import MAPPINGS as MAPPINGS  # importing it registers the built-in mappings
 
 __all__ = ["attention_weights", "sparse_attention"]
@@ -22,9 +21,10 @@ def sparse_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: Scale | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     *,
+    log_n_scale: bool = False,
     mapping: str = "r_softmax",
     **parameter: Value,
 ) -> Tensor:
@@ -39,19 +39,20 @@ def sparse_attention(
         query: [..., Hq, Q, D].
         key: [..., H, L, D].
         value: [..., H, L, Dv].
-        attn_mask: broadcasts to [..., Hq, Q, L]; bool, True = keep, or float, added to the scores, ``-inf`` = removed.
-            A float mask receives a gradient. Finite numbers remove nothing, however low: they are part of the score.
+        attn_mask: broadcasts to [..., Hq, Q, L]; bool, True = keep, or float, added to the scores, ``-inf`` = masked.
+            A float mask receives a gradient. Finite numbers mask nothing, however low: they are part of the score.
         dropout_p: the probability of dropping a weight, rounded to 1 / 65536. It applies at every call: pass 0 in
             evaluation.
         is_causal: query i sees keys 0 to i. With ``attn_mask``, it sees the keys that both keep.
-        scale: a number, default 1 / sqrt(D); a tensor [Hq] with one value for each head, or one that broadcasts to
-            [..., Hq, Q, 1]; or "log n": log(n) / sqrt(D), where n is the number of keys that the query may see. Softmax
-            needs it to stay equally sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for
-            each head: multiply the query by it).
+        scale: a number, default 1 / sqrt(D); or a tensor [Hq] with one value for each head, or one that broadcasts to
+            [..., Hq, Q, 1].
         enable_gqa: allow H to be a divisor of Hq; adjacent query heads share a key head.
-        mapping: a name in ``MAPPINGS``, except ``weighted_softmax``, which needs a weight for each entry.
-        parameter: the parameter of the mapping under its letter, such as ``r=0.5`` or ``t=2.0``. A number, a tensor
-            [Hq] with one value for each head, or a tensor that broadcasts to [..., Hq, Q, 1]; differentiable.
+        log_n_scale: multiply the scale by log(n), where n is the number of keys that the query may see. Softmax needs
+            it to stay equally sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for each
+            head: pass it as ``scale``).
+        mapping: a name in ``MAPPINGS``.
+        parameter: the parameter of the mapping by its name, such as ``r=0.5`` or ``t=2.0``. A number, a tensor [Hq]
+            with one value for each head, or a tensor that broadcasts to [..., Hq, Q, 1]; differentiable.
 
     Returns:
         [..., Hq, Q, Dv], in the dtype of ``query``.
@@ -64,28 +65,27 @@ def sparse_attention(
         >>> sparse_attention(q, k, v, is_causal=True, mapping="t_softmax", t=torch.tensor([0.5, 1.0, 2.0, 4.0])).shape
         torch.Size([2, 4, 5, 8])
 
-    A query with nothing kept gets zeros, with zero gradient. A removed key (by a mask, ``-inf`` or ``is_causal``) has
-    no influence, forward and backward, whatever it holds: padding may be NaN. Half precision is computed in float32. In
-    code that is exported or transformed, and for second derivatives, the whole matrix is held; compiled code calls the
-    operator ``rsoftmax::attention``, which does not hold it. Backward uses the blocks, the kernels and the dropout mask
-    of forward, even if the number of threads, :func:`rsoftmax.use_kernels` or autocast have changed. On the meta device
-    only shapes and dtypes are computed.
+    A query whose keys are all masked gets zeros, with zero gradient. A masked key (by a mask, ``-inf`` or
+    ``is_causal``) has no influence, forward and backward, whatever its values: padding may be NaN. Half precision is
+    computed in float32. In code that is exported or transformed, and for second derivatives, the whole matrix is in
+    memory; compiled code calls the operator ``rsoftmax::attention``, which avoids it. Backward uses the blocks, the
+    kernels and the dropout mask of forward, even if the number of threads, :func:`rsoftmax.use_kernels` or autocast
+    have changed. On the meta device only shapes and dtypes are computed.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
-    call, rows = prepare(
-        "sparse_attention", query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, mapping, parameter
+    tensors = (query, key, value)
+    args, shape = prepare(
+        "sparse_attention", tensors, attn_mask, dropout_p, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter
     )
     with without_autocast(query):
-        if in_graph() and graph_op.takes(call):
-            o = graph_op.output(call)
-        elif not query.is_meta and is_plain(*call.given):
-            o = plan.output(call)
+        if in_graph() and graph_op.supports(query.device):
+            o = graph_op.output(args)
+        elif not query.is_meta and is_plain(*(x for x in args.tensors if x is not None)):
+            o = plan.output(args)
         else:
-            wide, bad = reference.separate_non_finite(call.wide())
-            p = reference.weights(wide)
-            o = reference.combine(F.dropout(p, dropout_p) if dropout_p else p, wide.v, bad)
-    return o.to(call.q.dtype).reshape(*rows, value.shape[-1])
+            o = reference.output(args)
+    return o.to(args.q.dtype).reshape(*shape, value.shape[-1])
 
 
 def attention_weights(
@@ -93,9 +93,10 @@ def attention_weights(
     key: Tensor,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
-    scale: Scale | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     *,
+    log_n_scale: bool = False,
     mapping: str = "r_softmax",
     **parameter: Value,
 ) -> Tensor:
@@ -104,12 +105,7 @@ def attention_weights(
     Args:
         query: [..., Hq, Q, D].
         key: [..., H, L, D].
-        attn_mask: as in :func:`sparse_attention`.
-        is_causal: as in :func:`sparse_attention`.
-        scale: as in :func:`sparse_attention`.
-        enable_gqa: as in :func:`sparse_attention`.
-        mapping: as in :func:`sparse_attention`.
-        parameter: as in :func:`sparse_attention`.
+        attn_mask, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter: as in :func:`sparse_attention`.
 
     Returns:
         [..., Hq, Q, L], in the dtype of ``query``; each row sums to one.
@@ -120,9 +116,10 @@ def attention_weights(
         >>> (attention_weights(q, k, r=0.4) == 0).sum(-1).unique()
         tensor([2])
     """
-    call, rows = prepare(
-        "attention_weights", query, key, key, attn_mask, 0.0, is_causal, scale, enable_gqa, mapping, parameter
+    tensors = (query, key, key)
+    args, shape = prepare(
+        "attention_weights", tensors, attn_mask, 0.0, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter
     )
     with without_autocast(query):
-        p = reference.weights(reference.separate_non_finite(call.wide())[0])
-    return p.to(call.q.dtype).reshape(*rows, key.shape[-2])
+        p = reference.weights(reference.separate_non_finite(args.wide())[0])
+    return p.to(args.q.dtype).reshape(*shape, key.shape[-2])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rsoftmax._tensors import Value
 from rsoftmax.attention.functional import attention_weights, sparse_attention
-from rsoftmax.nn import ParametricModule, module_of
+from rsoftmax.nn import module_of
 from rsoftmax.registry import MAPPINGS
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-NEUTRAL_SCALE = 1 / math.log(64)  # where scale="log n" starts: the usual scale at 64 keys
+LOG_N_KEYS = 64  # for this many keys, the factors of log_n_scale start with the usual scale
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -38,9 +38,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     Args:
         embed_dim, ..., dtype: as in :class:`torch.nn.MultiheadAttention`.
-        mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.
+        mapping: a name in ``MAPPINGS``.
         learnable: train the parameter of the mapping.
-        scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s for each head
+        log_n_scale: multiply the scores of a query that may see n keys by s log(n), with a learned s for each head
             (SSMax), which starts at 1 / log(64); it adds the entry ``log_scale`` to the state dict.
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=1.0``; a number, or a tensor with
             one value for each head.
@@ -53,8 +53,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
 
     State dicts of torch's module can be loaded, and if the parameter is a number, the state dicts are the same. A
-    tensor or a learnable parameter adds one entry, ``mapping.fixed`` or ``mapping.free``. Weights are returned before
-    dropout. A query with nothing kept gets zeros before the output projection, where torch gives NaN.
+    tensor or a learnable parameter adds one entry, ``mapping.value`` or ``mapping.raw_value``. Weights are returned
+    before dropout. A query whose keys are all masked gets zeros before the output projection, where torch gives NaN.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
-        scale: str | None = None,
+        log_n_scale: bool = False,
         **parameter: Value,
     ) -> None:
-        made = _make_mapping("MultiheadAttention", mapping, learnable, parameter)
+        module = _mapping_module("MultiheadAttention", mapping, learnable, parameter)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )
         self._qkv_same_embed_dim = False
-        self.mapping = made.to(device)
-        self.log_scale = log_scale("MultiheadAttention", scale, num_heads, device)
+        self.mapping = module.to(device)
+        self.log_scale = log_n_factors(num_heads, device) if log_n_scale else None
 
     def forward(
         self,
@@ -116,20 +116,24 @@ class MultiheadAttention(nn.MultiheadAttention):
         if query.is_nested:
             if attn_mask is not None or key_padding_mask is not None:
                 raise ValueError("MultiheadAttention: nested tensors take no masks; pass padded tensors instead")
-            if torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters())):
-                raise ValueError("MultiheadAttention: nested tensors are for inference; call it under torch.no_grad()")
             return self._nested(query, key, value), None
         batched, first = query.dim() == 3, self.batch_first
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        elif not first:
-            query, key, value = _batch_first(query, key, value)
+        elif not first:  # one tensor stays one tensor
+            same = query is key is value
+            query, key, value = (
+                [query.transpose(0, 1)] * 3 if same else [x.transpose(0, 1) for x in (query, key, value)]
+            )
         q, k, v = self._project(query, key, value)
         q = q if self.log_scale is None else q * self.log_scale[:, None, None].to(q.dtype)
         is_causal = is_causal and not self._appended  # the flag would remove appended keys
         mask = self._mask(None if is_causal else attn_mask, key_padding_mask, q.dtype)
-        options: dict[str, Any] = {"is_causal": is_causal, **self._given()}
+        spec, module = self.mapping.mapping, self.mapping
+        options = {"is_causal": is_causal, "mapping": spec.name, "log_n_scale": self.log_scale is not None}
+        if spec.parameter is not None:
+            options |= {spec.parameter.name: module.current_value, **spec.bind_options(spec.name, module.options)}
         o = sparse_attention(q, k, v, mask, self.dropout if self.training else 0.0, **options)
         o = self.out_proj(o.transpose(1, 2).flatten(-2))
         weights = attention_weights(q, k, mask, **options) if need_weights else None
@@ -139,31 +143,21 @@ class MultiheadAttention(nn.MultiheadAttention):
             return o.squeeze(0), None if weights is None else weights.squeeze(0)
         return o if first else o.transpose(0, 1), weights
 
-    def _given(self) -> dict[str, Any]:
-        """The mapping as arguments of :func:`rsoftmax.attention.sparse_attention`."""
-        row = self.mapping.mapping
-        given: dict[str, Any] = {"mapping": row.name, "scale": None if self.log_scale is None else "log n"}
-        if isinstance(self.mapping, ParametricModule):
-            given |= row.bind_options(row.name, self.mapping.options)
-            assert row.parameter is not None
-            given[row.parameter.name] = self.mapping.value
-        return given
-
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values [batch, heads, length, width of a head], with the appended ones."""
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         if self.in_proj_weight is not None and query is key is value:
-            found = [*F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)]
+            projected = [*F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)]
         else:
             separate = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
             weights = separate if self.in_proj_weight is None else self.in_proj_weight.chunk(3)
-            found = [F.linear(*given) for given in zip((query, key, value), weights, biases, strict=True)]
+            projected = [F.linear(*inputs) for inputs in zip((query, key, value), weights, biases, strict=True)]
         if self.bias_k is not None and self.bias_v is not None:
             for i, appended in ((1, self.bias_k), (2, self.bias_v)):
-                found[i] = torch.cat([found[i], appended.expand(len(query), 1, -1)], 1)
+                projected[i] = torch.cat([projected[i], appended.expand(len(query), 1, -1)], 1)
         if self.add_zero_attn:
-            found[1:] = [F.pad(x, (0, 0, 0, 1)) for x in found[1:]]
-        return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in found]
+            projected[1:] = [F.pad(x, (0, 0, 0, 1)) for x in projected[1:]]
+        return [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected]
 
     @property
     def _appended(self) -> int:
@@ -171,7 +165,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         return int(self.bias_k is not None) + int(self.add_zero_attn)
 
     def _mask(self, mask: Tensor | None, padding: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        """Both masks as one for :func:`sparse_attention`: True = keep, or added; appended keys are kept."""
+        """Both masks as one for :func:`sparse_attention`: True = keep, or added; appended keys are never masked."""
         masks = []
         if mask is not None:
             masks.append(mask.unflatten(0, (-1, self.num_heads)) if mask.dim() == 3 else mask)
@@ -182,14 +176,17 @@ class MultiheadAttention(nn.MultiheadAttention):
         for m in masks:
             if m.dtype != torch.bool and not m.is_floating_point():
                 raise TypeError(f"MultiheadAttention: masks must be bool or float, got {m.dtype}; use mask.bool()")
-        masks = [F.pad(m, (0, self._appended)) for m in masks] if self._appended else masks  # False, or 0: kept
+        masks = [F.pad(m, (0, self._appended)) for m in masks] if self._appended else masks  # with False, or 0
         if all(m.dtype == torch.bool for m in masks):
             return ~(masks[0] | masks[-1])
-        masks = [_as_bias(m, dtype) for m in masks]
-        return masks[0] if len(masks) == 1 else masks[0] + masks[1]
+        zero = masks[0].new_zeros((), dtype=dtype)
+        biases = [torch.where(m, -math.inf, zero) if m.dtype == torch.bool else m for m in masks]
+        return biases[0] if len(biases) == 1 else biases[0] + biases[1]
 
     def _nested(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Self-attention over nested tensors: padded, with the padding removed."""
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (query, *self.parameters())):
+            raise ValueError("MultiheadAttention: nested tensors are for inference; call it under torch.no_grad()")
         if not (query is key is value and self.batch_first):
             raise ValueError("MultiheadAttention: nested tensors need batch_first=True and query = key = value")
         lengths = [len(x) for x in query.unbind()]
@@ -212,40 +209,26 @@ class MultiheadAttention(nn.MultiheadAttention):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def _as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A float mask, or what to add to the scores for a bool mask of torch's module, True = ignore."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf) if mask.dtype == torch.bool else mask
+def log_n_factors(heads: int, device: Any = None) -> nn.Parameter:
+    """The learned factors of ``log_n_scale``, one for each head."""
+    return nn.Parameter(torch.full((heads,), 1 / math.log(LOG_N_KEYS), device=device))
 
 
-def _batch_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-    """[length, batch, width] as [batch, length, width]; one tensor stays one tensor."""
-    if query is key is value:
-        return (query.transpose(0, 1),) * 3
-    return tuple(x.transpose(0, 1) for x in (query, key, value))
-
-
-def log_scale(caller: str, scale: str | None, heads: int, device: Any = None) -> nn.Parameter | None:
-    """The learned factors of ``scale="log n"``, one for each head; None without it."""
-    if scale not in (None, "log n"):
-        raise ValueError(f"{caller}: scale must be None or 'log n', got {scale!r}")
-    return None if scale is None else nn.Parameter(torch.full((heads,), NEUTRAL_SCALE, device=device))
-
-
-def _make_mapping(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
+def _mapping_module(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
     """The module of a mapping, with its parameter and options."""
     if mapping not in MAPPINGS:
         raise ValueError(f"{caller}: mapping must be one of {', '.join(MAPPINGS)}, got {mapping!r}")
-    row = MAPPINGS[mapping]
-    kind: Any = module_of(row)
-    value = row.bind(caller, parameter)
-    options = {option.name: parameter[option.name] for option in row.options if option.name in parameter}
-    if row.parameter is None:
-        if learnable:
-            raise ValueError(f"{caller}: {mapping} has no parameter to learn")
-        if options:
-            raise ValueError(f"{caller}: options of {mapping}, which has no parameter, are not supported: {options}")
-        return kind()
-    return kind(value, learnable=learnable, **options)
+    spec = MAPPINGS[mapping]
+    kind: Any = module_of(spec)
+    value = spec.bind(caller, parameter)
+    options = {option.name: parameter[option.name] for option in spec.options if option.name in parameter}
+    if spec.parameter is not None:
+        return kind(value, learnable=learnable, **options)
+    if learnable:
+        raise ValueError(f"{caller}: {mapping} has no parameter to learn")
+    if options:
+        raise ValueError(f"{caller}: options of {mapping}, which has no parameter, are not supported: {options}")
+    return kind()
 
 
 class _TransformerLayer(nn.Module):
@@ -267,12 +250,12 @@ class _TransformerLayer(nn.Module):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
-        scale: str | None = None,
+        log_n_scale: bool = False,
         **parameter: Value,
     ) -> None:
         sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
         super().__init__(d_model, nhead, *sizes)
-        replace_attention(self, mapping, learnable=learnable, scale=scale, **parameter)
+        replace_attention(self, mapping, learnable=learnable, log_n_scale=log_n_scale, **parameter)
 
 
 class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
@@ -280,7 +263,7 @@ class TransformerEncoderLayer(_TransformerLayer, nn.TransformerEncoderLayer):
 
     Args:
         d_model, ..., dtype: as in :class:`torch.nn.TransformerEncoderLayer`.
-        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`.
+        mapping, learnable, log_n_scale, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerEncoderLayer(16, 4, batch_first=True, mapping="k_softmax", k=3).eval()
@@ -294,7 +277,7 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
 
     Args:
         d_model, ..., dtype: as in :class:`torch.nn.TransformerDecoderLayer`.
-        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`.
+        mapping, learnable, log_n_scale, parameter: as in :class:`MultiheadAttention`.
 
     Example:
         >>> layer = TransformerDecoderLayer(16, 4, batch_first=True, mapping="r_softmax", r=0.5)
@@ -304,13 +287,13 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
 
 
 def replace_attention(
-    module: nn.Module, mapping: str, *, learnable: bool = False, scale: str | None = None, **parameter: Value
+    module: nn.Module, mapping: str, *, learnable: bool = False, log_n_scale: bool = False, **parameter: Value
 ) -> nn.Module:
     """Replace every :class:`torch.nn.MultiheadAttention` inside a module, in place; weights are shared, not copied.
 
     Args:
         module: any module that contains ``nn.MultiheadAttention``, or one itself.
-        mapping, learnable, scale, parameter: as in :class:`MultiheadAttention`; each layer gets its own parameter.
+        mapping, learnable, log_n_scale, parameter: as in :class:`MultiheadAttention`; each layer gets its own.
 
     Returns:
         The module, or the new attention module if it is one itself.
@@ -324,44 +307,43 @@ def replace_attention(
         >>> encoder.layers[1].self_attn.mapping
         TSoftmax(t=6, learnable=False, dim=-1, edge=0.0)
     """
-    every = module.named_modules(remove_duplicate=False)  # a shared module has several names
-    found = {name: part for name, part in every if isinstance(part, nn.MultiheadAttention)}
-    if not found:
+    names = module.named_modules(remove_duplicate=False)  # a shared module has several names
+    old = {name: part for name, part in names if isinstance(part, nn.MultiheadAttention)}
+    if not old:
         raise ValueError(
             f"replace_attention: {type(module).__name__} contains no nn.MultiheadAttention; for Transformers models use"
-            " rsoftmax.attention.set_attention, for code that calls F.scaled_dot_product_attention use sparse_sdpa"
+            " set_attention, for code that calls F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
-    for name, part in found.items():
+    for name, part in old.items():
         if type(part) not in (nn.MultiheadAttention, MultiheadAttention):
             raise ValueError(
                 f"replace_attention: {name or 'the module'} is a {type(part).__name__}, a subclass of"
                 " nn.MultiheadAttention that may override forward; replace it by nn.MultiheadAttention first"
             )
-    made = {part: _replaced(part, mapping, learnable, scale, parameter) for part in found.values()}
-    replaced = {name: made[part] for name, part in found.items()}
-    for name, part in replaced.items():
+    arguments = (mapping, learnable, log_n_scale, parameter)
+    new = {part: _with_mapping(part, *arguments) for part in old.values()}
+    for name, part in old.items():
         if name:
-            module.set_submodule(name, part)
+            module.set_submodule(name, new[part])
     for child in module.modules():
         if isinstance(child, nn.TransformerEncoder):
             child.use_nested_tensor = False  # its nested tensors are for torch's fast path
-    result: nn.Module = replaced.get("", module)
-    return result
+    return new[old[""]] if "" in old else module
 
 
-def _replaced(
-    old: nn.MultiheadAttention, mapping: str, learnable: bool, scale: str | None, parameter: dict[str, Value]
-) -> Any:
-    """A module with the parameters of ``old``."""
-    made = _make_mapping("replace_attention", mapping, learnable, parameter)
-    new = MultiheadAttention.__new__(MultiheadAttention)
+def _with_mapping(
+    old: nn.MultiheadAttention, mapping: str, learnable: bool, log_n_scale: bool, parameter: dict[str, Value]
+) -> nn.Module:
+    """A module with a mapping and the parameters of ``old``."""
+    new, device = MultiheadAttention.__new__(MultiheadAttention), old.out_proj.weight.device
     nn.Module.__init__(new)
-    new.__dict__.update({name: a for name, a in vars(old).items() if not name.startswith("_") or "embed" in name})
-    new.__dict__.update({name: a for name, a in vars(old).items() if "_hooks" in name})
+    for name, attribute in vars(old).items():
+        if not name.startswith("_") or "embed" in name or "_hooks" in name:
+            vars(new)[name] = attribute
     new._parameters, new._modules, new._buffers = dict(old._parameters), dict(old._modules), dict(old._buffers)
-    device = old.out_proj.weight.device
-    new._qkv_same_embed_dim, new.mapping = False, made.to(device)
-    new.log_scale = log_scale("replace_attention", scale, old.num_heads, device)
+    new._qkv_same_embed_dim = False
+    new.mapping = _mapping_module("replace_attention", mapping, learnable, parameter).to(device)
+    new.log_scale = log_n_factors(old.num_heads, device) if log_n_scale else None
     return new
 
 
@@ -382,7 +364,7 @@ def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
     does not call it either and stays dense: use :func:`replace_attention`.
 
     Args:
-        mapping: a name in ``MAPPINGS``, except ``weighted_softmax``.
+        mapping: a name in ``MAPPINGS``.
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=0.0``.
 
     Yields:
@@ -398,7 +380,7 @@ def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
         >>> served.calls
         1
     """
-    _make_mapping("sparse_sdpa", mapping, False, parameter)  # raises for wrong arguments
+    _mapping_module("sparse_sdpa", mapping, False, parameter)  # raises for wrong arguments
     attention: Callable[..., Tensor] = partial(sparse_attention, mapping=mapping, **parameter)  # type: ignore[arg-type]
     served, before, fast = Served(), F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
 

@@ -7,74 +7,73 @@ from torch import Tensor
 
 from rsoftmax import kernels
 from rsoftmax._tensors import clone_if_inference, is_plain, is_recorded, without_autocast
-from rsoftmax.attention import blocks
-from rsoftmax.attention.arguments import TENSORS, Call
-from rsoftmax.attention.reference import reference_gradients
-from rsoftmax.kernels import chosen, use_kernels
+from rsoftmax.attention import blocks, reference
+from rsoftmax.kernels import as_chosen, get_kernels
+from rsoftmax.kernels.attention_args import TENSORS, AttentionArgs
 
 
-class How(NamedTuple):
+class Plan(NamedTuple):
     """How a call is computed. It depends on the state of the process, which may have changed when backward runs."""
 
-    kernel: Any  # computes the whole call; None: block by block
+    fused: bool  # the whole call by one kernel, not block by block
     block: int  # how many scores a block may have
-    rows: str  # which kernels compute the rows of a block
+    kernels: str  # chosen for the rows of a block
 
 
-def how_for(call: Call) -> How:
+def plan(args: AttentionArgs) -> Plan:
     """How the process computes a call now."""
     kernel = kernels.attention_kernel()
-    return How(kernel if kernel is not None and kernel.takes(call) else None, blocks.block_size(call), chosen())
+    return Plan(kernel is not None and kernel.supports_call(args), blocks.block_size(args), get_kernels())
 
 
-def forward(call: Call, how: How, keep_state: bool) -> tuple[Tensor, Tensor | None]:
+def forward(args: AttentionArgs, plan: Plan, keep_state: bool) -> tuple[Tensor, Tensor | None]:
     """The output, at least float32, and the state that a kernel keeps for backward."""
-    if how.kernel is None:
-        return blocks.forward(call, how.block), None
-    output: tuple[Tensor, Tensor | None] = how.kernel.forward(call, keep_state)
-    return output
+    if plan.fused:
+        return kernels.attention.forward(args, keep_state)
+    return blocks.forward(args, plan.block), None
 
 
 def backward(
-    call: Call, how: How, state: Tensor | None, g: Tensor, needed: tuple[bool, ...]
+    args: AttentionArgs, plan: Plan, state: Tensor | None, g: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     """The gradients that are needed."""
-    if how.kernel is None:
-        with use_kernels(how.rows):
-            return blocks.backward(call, g, needed, how.block)
-    found = how.kernel.backward(call, state, g, needed)
-    return tuple(d if need else None for d, need in zip((*found, None), needed, strict=True))
+    if not plan.fused:
+        with as_chosen(plan.kernels):
+            return blocks.backward(args, g, needed, plan.block)
+    assert state is not None
+    d = kernels.attention.backward(args, state, g, needed)
+    return tuple(x if need else None for x, need in zip((*d, None), needed, strict=True))
 
 
 class _Attention(torch.autograd.Function):
-    """The output as a function of the tensors of a call."""
+    """The output as a function of the six tensors."""
 
     @staticmethod
-    def forward(ctx: Any, *call: Any) -> Tensor:
-        """Save the tensors and the state of each row, nothing of the size of the weights."""
-        x = Call(*call)
-        ctx.settings, ctx.how = x.settings, how_for(x)
-        o, state = forward(x, ctx.how, keep_state=any(ctx.needs_input_grad))
-        ctx.save_for_backward(*(clone_if_inference(tensor) for tensor in x.tensors), state)
+    def forward(ctx: Any, *fields: Any) -> Tensor:
+        """Save the tensors and the state of each query, nothing of the size of the weights."""
+        args = AttentionArgs(*fields)
+        ctx.settings, ctx.plan = args.settings, plan(args)
+        o, state = forward(args, ctx.plan, keep_state=any(ctx.needs_input_grad))
+        ctx.save_for_backward(*(clone_if_inference(tensor) for tensor in args.tensors), state)
         return o
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        """As forward was computed; by the equations if the gradient is differentiated again or transformed."""
+        """By the plan of forward; by the equations if the gradient is differentiated again or transformed."""
         *tensors, state = ctx.saved_tensors
-        call, needed = Call(*tensors, *ctx.settings), ctx.needs_input_grad[:TENSORS]
+        args, needed = AttentionArgs(*tensors, *ctx.settings), ctx.needs_input_grad[:TENSORS]
         others = (None,) * len(ctx.settings)
         with without_autocast(g):
             if not torch.is_grad_enabled() and is_plain(g):
-                return *backward(call, ctx.how, state, g, needed), *others
-            with use_kernels(ctx.how.rows):
-                return *reference_gradients(call, g, needed), *others
+                return *backward(args, ctx.plan, state, g, needed), *others
+            with as_chosen(ctx.plan.kernels):
+                return *reference.gradients(args, g, needed), *others
 
 
-def output(call: Call) -> Tensor:
+def output(args: AttentionArgs) -> Tensor:
     """The output in eager code; autograd is involved only if it records."""
-    if call.dropped:  # backward draws the same weights from this number of torch's generator
-        call = call._replace(seed=int(torch.randint(1 << 62, (), device="cpu")))
-    if is_recorded(*call.tensors):
-        return _Attention.apply(*call)  # type: ignore[no-any-return, no-untyped-call]
-    return forward(call, how_for(call), keep_state=False)[0]
+    if args.dropped:  # backward draws the same weights from this number of torch's generator
+        args = args._replace(seed=int(torch.randint(1 << 62, (), device="cpu")))
+    if is_recorded(*args.tensors):
+        return _Attention.apply(*args)  # type: ignore[no-any-return, no-untyped-call]
+    return forward(args, plan(args), keep_state=False)[0]

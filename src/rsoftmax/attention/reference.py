@@ -1,82 +1,66 @@
-"""The equations of attention in plain torch: scores, weights, dropout, output, for all rows or some of them."""
+"""The equations of attention in plain torch, for all queries or some of them: the definition of the result."""
 
 import math
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax._tensors import all_or_none
-from rsoftmax.attention.arguments import STEPS, Call
+from rsoftmax.kernels.attention_args import STEPS, AttentionArgs
 from rsoftmax.registry import MAPPINGS
 
 WORD = 0xFFFFFFFF  # 32-bit numbers in int64
 
 
-def scores(call: Call) -> Tensor:
-    """scale q k^T + bias."""
+def output(args: AttentionArgs) -> Tensor:
+    """o = dropout(p) v, [B, H, G, Q, Dv], with the whole matrix p in memory."""
+    args, non_finite = separate_non_finite(args.wide())
+    p = weights(args)
+    if args.dropped and args.seed is None:
+        p = F.dropout(p, args.dropout_p)
+    elif args.dropped:
+        p = p * dropout_factors(args.seed, args.dropped, p.shape, p)  # type: ignore[arg-type]
+    return combine(p, args.v, non_finite)
+
+
+def weights(args: AttentionArgs, first: int = 0) -> Tensor:
+    """p = mapping(s), [B, H, G, Q, L]; the first query has the index ``first``."""
+    return map_scores(args, scores(args), first)
+
+
+def scores(args: AttentionArgs) -> Tensor:
+    """s = scale q k^T + bias, [B, H, G, Q, L]."""
     # Query heads that share keys are further rows of one product: keys are never repeated. beta = 0 ignores the first
     # argument.
-    product = torch.baddbmm(call.q.new_empty(()), matrices(call.q), matrices(call.k).mT, beta=0, alpha=call.scale)
-    found: Tensor = product.reshape(*call.q.shape[:-1], call.k.shape[-2])
-    return found if call.bias is None else found + call.bias
+    product = torch.baddbmm(args.q.new_empty(()), matrices(args.q), matrices(args.k).mT, beta=0, alpha=args.scale)
+    s: Tensor = product.reshape(*args.q.shape[:-1], args.k.shape[-2])
+    return s if args.bias is None else s + args.bias
 
 
-def map_scores(call: Call, s: Tensor, first: int = 0) -> Tensor:
-    """The weights of rows of scores, of which the first belongs to query ``first``."""
-    mask = call.mask
-    if call.is_causal:
+def map_scores(args: AttentionArgs, s: Tensor, first: int = 0) -> Tensor:
+    """The weights of the queries with these scores, of which the first has the index ``first``."""
+    mask = args.mask
+    if args.is_causal:
         query = torch.arange(first, first + s.shape[-2], device=s.device)
-        seen = torch.arange(s.shape[-1], device=s.device) <= query[:, None]
-        mask = seen if mask is None else mask & seen
-    row = MAPPINGS[call.mapping]
-    return row.function(s, *([] if row.parameter is None else [call.value]), mask=mask, **call.named_options)
+        visible = torch.arange(s.shape[-1], device=s.device) <= query[:, None]
+        mask = visible if mask is None else mask & visible
+    spec = MAPPINGS[args.mapping]
+    options = {option.name: value for option, value in zip(spec.options, args.options, strict=True)}
+    return spec.function(s, *([] if spec.parameter is None else [args.value]), mask=mask, **options)
 
 
-def weights(call: Call, first: int = 0) -> Tensor:
-    """The mapping of the scores."""
-    return map_scores(call, scores(call), first)
-
-
-def output(call: Call) -> Tensor:
-    """dropout(p) v, with the whole matrix of weights in memory."""
-    call, bad = separate_non_finite(call.wide())
-    p = weights(call)
-    return combine(p * dropout_factors(call.seed, call.dropped, p.shape, p) if call.dropped else p, call.v, bad)
-
-
-def combine(p: Tensor, v: Tensor, bad: Tensor | None) -> Tensor:
+def combine(p: Tensor, v: Tensor, non_finite: Tensor | None) -> Tensor:
     """p v; NaN where a weight meets a value that was not finite. Weights of zero get no gradient from large values."""
-    if bad is None:
+    if non_finite is None:
         return _product(p, v)
-    met = _product((p != 0).to(v.dtype), bad)
-    return _product(torch.where(p != 0, p, 0), v).masked_fill(met > 0, math.nan)
+    bad = _product((p != 0).to(v.dtype), non_finite) > 0
+    return _product(torch.where(p != 0, p, 0), v).masked_fill(bad, math.nan)
 
 
 def _product(p: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(matrices(p), matrices(v)).reshape(*p.shape[:-1], v.shape[-1])
-
-
-def separate_non_finite(call: Call) -> tuple[Call, Tensor | None]:
-    """Keep removed keys out of products, whatever they hold: 0 times NaN or infinity is NaN, and products overflow.
-
-    Returns:
-        The call with zeros for what is not finite, a bias of NaN for the keys that were not, so that a query that keeps
-        one gets NaN, and a mask in place of biases of ``-inf``. And which values were not finite, as 0 and 1; None if
-        no product can overflow or nothing is removed.
-    """
-    if not call.removes:
-        return call, None
-    most = math.sqrt(torch.finfo(call.k.dtype).max)
-    if all_or_none(call.k.abs() <= most) and all_or_none(call.v.abs() <= most):
-        return call, None
-    keys, values = call.k.isfinite(), call.v.isfinite()
-    bias = torch.where(keys.all(-1), 0.0, math.nan).to(call.k.dtype)[..., None, :]
-    mask = call.mask
-    if call.bias is not None:
-        bias, mask = call.bias + bias, call.bias != -math.inf  # a call has a mask or a bias
-    k, v = torch.where(keys, call.k, 0), torch.where(values, call.v, 0)
-    return call._replace(k=k, v=v, bias=bias, mask=mask), (~values).to(call.v.dtype)
 
 
 def matrices(x: Tensor) -> Tensor:
@@ -85,34 +69,45 @@ def matrices(x: Tensor) -> Tensor:
     return x.reshape(batch * heads, groups * rows, n)
 
 
-def reference_gradients(call: Call, g: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
+def separate_non_finite(args: AttentionArgs) -> tuple[AttentionArgs, Tensor | None]:
+    """Keep masked keys out of products, whatever their values: 0 times NaN or infinity is NaN, and products overflow.
+
+    What is not finite becomes zero, keys that were not finite get a bias of NaN, so that a query that sees one gets
+    NaN, and a mask replaces biases of ``-inf``. Also returns which values were not finite, as 0 and 1; None if no
+    product can overflow or no key is masked.
+    """
+    if not args.is_causal and args.mask is None and args.bias is None:
+        return args, None
+    largest = math.sqrt(torch.finfo(args.k.dtype).max)
+    if all_or_none(args.k.abs() <= largest) and all_or_none(args.v.abs() <= largest):
+        return args, None
+    keys, values = args.k.isfinite(), args.v.isfinite()
+    bias = torch.where(keys.all(-1), 0.0, math.nan).to(args.k.dtype)[..., None, :]
+    mask = args.mask
+    if args.bias is not None:
+        bias, mask = args.bias + bias, args.bias != -math.inf  # there is a mask or a bias, not both
+    k, v = torch.where(keys, args.k, 0), torch.where(values, args.v, 0)
+    return args._replace(k=k, v=v, bias=bias, mask=mask), (~values).to(args.v.dtype)
+
+
+def gradients(args: AttentionArgs, g: Tensor, needed: tuple[bool, ...]) -> Iterator[Tensor | None]:
     """The gradients of the output by differentiating the equations; they can be differentiated again."""
     with torch.enable_grad():
-        o = output(call)
-    wanted = [tensor for tensor, need in zip(call.tensors, needed, strict=True) if need and tensor is not None]
+        o = output(args)
+    inputs = [tensor for tensor, need in zip(args.tensors, needed, strict=True) if need and tensor is not None]
     options = {"create_graph": torch.is_grad_enabled(), "materialize_grads": True}
-    found = iter(torch.autograd.grad(o, wanted, g, **options))
-    return (next(found) if need else None for need in needed)
+    d = iter(torch.autograd.grad(o, inputs, g, **options))
+    return (next(d) if need else None for need in needed)
 
 
 def dropout_factors(
     seed: int, dropped: int, full: tuple[int, ...], like: Tensor, part: tuple[slice, ...] = ()
 ) -> Tensor:
-    """The factors of dropout: 0, or the one that keeps the mean.
+    """The factors of dropout, 0 or the one that keeps the mean, for a part of the weights of shape ``full``.
 
-    They depend on the seed, the index of the row and the index of the key only, with the same generator as the CPU
-    kernel: forward and backward, blocks of any size and any number of threads drop the same weights without storing a
-    mask.
-
-    Args:
-        seed: of 63 bits.
-        dropped: how many of 65536 weights.
-        full: the shape of all weights; the last dimension counts keys, the others rows.
-        like: the dtype and device of the result.
-        part: the part to compute; default: all.
-
-    Returns:
-        The factors of that part.
+    They depend on the seed, of 63 bits, the index of the query and the index of the key only, with the same generator
+    as the CPU kernel: forward and backward, blocks of any size and any number of threads drop the same weights without
+    storing a mask.
 
     Example:
         >>> dropout_factors(1, STEPS // 2, (2, 8), torch.empty(0))

@@ -63,7 +63,7 @@ def _lab(name: str) -> typer.Typer:
 app.command("list")(plot.list_mappings)
 app.add_typer(plot.app, name="plot")
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention.attention_map)
-app.command("calibrate")(attention.calibrate)
+app.command("sparsify")(attention.sparsify)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -36,10 +36,10 @@ def parameters(context: typer.Context) -> dict[str, float]:
 
     Their names come from the table of mappings, so torch is loaded when the command runs and not for its help.
     """
-    from rsoftmax.registry import MAPPINGS, letters
+    from rsoftmax.registry import MAPPINGS, describe_parameters
 
     options = {option.name: option for mapping in MAPPINGS.values() for option in mapping.options}
-    known = letters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
+    known = describe_parameters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
     found: dict[str, float] = {}
     words = iter(context.args)
     for word in words:

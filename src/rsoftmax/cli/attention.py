@@ -1,4 +1,4 @@
-"""``rsoftmax attention-map`` and ``rsoftmax calibrate``."""
+"""``rsoftmax attention-map`` and ``rsoftmax sparsify``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def attention_map(
 ) -> None:
     """Plot a model's attention weights for one sentence, with exact zeros marked.
 
-    Set the mapping's parameter by the letter that `rsoftmax list` shows: --r 0.5.
+    Set the mapping's parameter by the name that `rsoftmax list` shows: --r 0.5.
     """
     from rich.console import Console
     from rich.table import Table
@@ -35,22 +35,22 @@ def attention_map(
 
     path = figure_path(out)
     with usage_errors():
-        found = compute(model, text, layer, head, mapping, parameters(context))
-        draw_attention_map(found, path)
-    typer.echo(found.title)
+        attention = compute(model, text, layer, head, mapping, parameters(context))
+        draw_attention_map(attention, path)
+    typer.echo(attention.title)
     table = Table("head", "zeros", "most attended token")
-    for number, weights in found.weights.items():
-        most = found.tokens[int(weights.nan_to_num().sum(0).argmax())]
-        table.add_row(str(number), f"{found.zeros(number):.1%}", most)
+    for number, weights in attention.weights.items():
+        most = attention.tokens[int(weights.nan_to_num().sum(0).argmax())]
+        table.add_row(str(number), f"{attention.zeros(number):.1%}", most)
     Console(markup=False).print(table)
     typer.echo(f"wrote {out}")
 
 
-def calibrate(
+def sparsify(
     model: Annotated[str, typer.Option(help="A folder or hub id of a model with its tokenizer.")],
     texts: Annotated[Path, typer.Option(help="A UTF-8 text file with texts like yours.", exists=True, dir_okay=False)],
     out: Annotated[Path, typer.Option(help="The folder for the sparse model; it must not exist.")],
-    error: Annotated[
+    max_error: Annotated[
         float, typer.Option(help="The largest allowed change of the output: KL divergence, or 1 - cosine.")
     ] = 0.005,
     length: Annotated[
@@ -71,29 +71,29 @@ def calibrate(
     A text is a piece of --length tokens for language models, a line of the file for others; evenly spaced.
     """
     with usage_errors("--model"):
-        from rsoftmax._transformers import quiet
-        from rsoftmax.attention.transformers.api import load_pretrained
-        from rsoftmax.attention.transformers.compare import text_batches
-        from rsoftmax.attention.transformers.sparsify import calibrate
+        from rsoftmax._transformers import load_pretrained, quiet
+        from rsoftmax.attention.transformers import register_attention, sparsify
+        from rsoftmax.attention.transformers.batches import text_batches
 
     path = figure_path(plot, "--plot") if plot else None
     if out.exists():
         raise typer.BadParameter(f"{out} exists; choose another folder", param_hint="--out")
     with usage_errors("--model"):
+        register_attention()  # for a model that is sparse already
         tokenizer, network = load_pretrained(model, task_head=True)
     with usage_errors("--texts"):
         batches = text_batches(tokenizer, network, texts.read_text(encoding="utf-8"), length, samples)
     with usage_errors(), new_folder(out) as staged:
-        found = calibrate(network, batches, error, per_head=per_head, edge=edge, verbose=True)
+        report = sparsify(network, batches, max_error, per_head=per_head, edge=edge, verbose=True)
         with quiet():
             network.save_pretrained(staged)
             tokenizer.save_pretrained(staged)
-    typer.echo(str(found))
+    typer.echo(str(report))
     typer.echo(f"wrote {out}")
     if path:
-        from rsoftmax.plots import draw_calibrated_heads
+        from rsoftmax.plots import draw_sparsified_heads
 
-        draw_calibrated_heads(found, path)
+        draw_sparsified_heads(report, path)
         typer.echo(f"wrote {path}")
 
 

@@ -2,7 +2,7 @@
 
 >>> import rsoftmax
 >>> with rsoftmax.use_kernels("reference"):
-...     rsoftmax.kernels.in_use()
+...     rsoftmax.kernels.cpu_kernels()
 'reference'
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from rsoftmax._tensors import Value
 from rsoftmax.kernels import cpu, triton
 from rsoftmax.kernels.cpu import attention, rows
+from rsoftmax.kernels.cpu.rows import extremes as extremes
 
 __all__ = ["use_kernels"]
 
@@ -37,25 +38,19 @@ class Kernel(Protocol):
     def available(self) -> bool:
         """Whether it can run at all."""
 
-    def has(self, name: str, dtype: torch.dtype) -> bool:
+    def supports(self, name: str, dtype: torch.dtype) -> bool:
         """Whether it implements the operation for a dtype; can be evaluated while tracing."""
 
-    def takes(self, name: str, x: Tensor, value: Value | None) -> bool:
-        """Whether it implements the operation with these options, for these tensors."""
+    def supports_call(self, name: str, x: Tensor, value: Value | None) -> bool:
+        """Whether it implements the operation for these tensors."""
 
     def new_state(self, name: str, x: Tensor, keep_state: bool) -> Tensor:
         """Uninitialised memory for the state, of size 0 if there is none."""
 
     def forward(
-        self,
-        name: str,
-        x: Tensor,
-        value: Value | None,
-        mask: Tensor | None,
-        options: dict[str, Any],
-        keep_state: bool,
+        self, name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The probabilities, and the state for backward if it is requested and there is one."""
+        """The probabilities, contiguous, and the state for backward if it is requested and there is one."""
 
     def backward(
         self,
@@ -72,7 +67,7 @@ class Kernel(Protocol):
 
 
 REGISTRY: dict[str, Kernel] = {"cpu": rows, "triton": triton}
-"""The compiled kernels by name: the first one that takes a tensor runs."""
+"""The compiled kernels by name: the first one that supports a call runs."""
 
 KERNELS = ("native", "reference")  # all compiled ones, or none
 CHOICES: dict[str, tuple[Kernel, ...]] = {"native": tuple(REGISTRY.values()), "reference": ()}
@@ -83,41 +78,29 @@ _choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
     """The kernel that runs an operation on these tensors; None: the reference."""
     for kernel in REGISTRY.values():
-        if kernel.takes(name, x, value):  # checked first: torch.compile cannot read a ContextVar, and takes nothing
+        if kernel.supports_call(name, x, value):  # first: torch.compile cannot read a ContextVar
             return kernel if kernel in CHOICES[_choice.get()] else None
     return None
 
 
-def extremes(values: Tensor) -> tuple[float, float]:
-    """The least and the greatest value of a tensor in memory that is not empty; both NaN if one is."""
-    if rows.available():
-        return rows.extremes(values)
-    low, high = values.detach().aminmax()
-    return low.item(), high.item()
+def kernel_on(device: str) -> Kernel | None:
+    """The kernel behind the operators on a kind of device."""
+    return {"cpu": REGISTRY["cpu"], "cuda": REGISTRY["triton"]}.get(device)
 
 
 def attention_kernel() -> ModuleType | None:
     """The kernel of attention as a whole, ``kernels/cpu/attention.py``; None: products and rows."""
-    return attention if _uses_cpu() else None
+    return attention if cpu.LEVEL and rows in CHOICES[_choice.get()] else None
 
 
-def kernel_on(device: str) -> Kernel | None:
-    """The kernel behind the operators on a kind of device."""
-    return REGISTRY[{"cpu": "cpu", "cuda": "triton"}[device]] if device in ("cpu", "cuda") else None
-
-
-def chosen() -> str:
+def get_kernels() -> str:
     """The argument of :func:`use_kernels`, or the default, "native"."""
     return _choice.get()
 
 
-def in_use() -> str:
-    """The kernels for CPU tensors, with their instruction set: ``native (avx512)``, or ``reference``."""
-    return f"native ({cpu.LEVEL})" if _uses_cpu() else "reference"
-
-
-def _uses_cpu() -> bool:
-    return bool(cpu.LEVEL) and rows in CHOICES[_choice.get()]
+def cpu_kernels() -> str:
+    """The kernels that run on the CPU, with their instruction set: ``native (avx512)``, or ``reference``."""
+    return f"native ({cpu.LEVEL})" if attention_kernel() else "reference"
 
 
 @contextmanager
@@ -133,14 +116,20 @@ def use_kernels(name: str) -> Iterator[None]:
 
     Example:
         >>> with use_kernels("reference"):
-        ...     in_use()
+        ...     cpu_kernels()
         'reference'
     """
     if name not in CHOICES:
         raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {name!r}")
-    wanted = REGISTRY["cpu" if name == "native" else name] if name != "reference" else None
-    if wanted is not None and not wanted.available():
-        raise RuntimeError(wanted.ABSENT)
+    if name != "reference" and not CHOICES[name][0].available():
+        raise RuntimeError(CHOICES[name][0].ABSENT)
+    with as_chosen(name):
+        yield
+
+
+@contextmanager
+def as_chosen(name: str) -> Iterator[None]:
+    """The choice that :func:`get_kernels` returned before, also where nothing is compiled."""
     token = _choice.set(name)
     try:
         yield

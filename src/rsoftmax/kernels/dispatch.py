@@ -34,7 +34,7 @@ def row_function(name: str) -> Callable[..., Tensor]:
 
 
 def _run(name: str, x: Tensor, mask: Tensor | None = None, value: Value | None = None, **options: Any) -> Tensor:
-    if in_graph() and graph_ops.takes(name, x):
+    if in_graph() and graph_ops.supports(name, x):
         return graph_ops.rows(name, x, mask, value, options)
     kernel = kernel_for(name, x, value)
     if kernel is None:
@@ -68,7 +68,7 @@ class _OnKernel(torch.autograd.Function):
         value = ctx.number if tensor is None else tensor
         needed = ctx.needs_input_grad[:2]
         # A gradient that is differentiated again, or transformed, comes from the reference.
-        if torch.is_grad_enabled() or not ctx.kernel.takes(ctx.name, g, None):
+        if torch.is_grad_enabled() or not ctx.kernel.supports_call(ctx.name, g, None):
             dx, dvalue = reference_backward(ctx.name, x, mask, value, ctx.options, g, needed)
         else:
             dx, dvalue = ctx.kernel.backward(ctx.name, x, value, mask, p, state, g, ctx.options)

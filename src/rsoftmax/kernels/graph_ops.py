@@ -6,11 +6,11 @@ operator costs microseconds. Transforms, exports and forward-mode differentiatio
 derivative through one would silently be zero): :func:`rsoftmax._tensors.in_graph` keeps them apart.
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,12 +70,12 @@ class GraphOp:
     def _with_gradient(self, *arguments: Any) -> Any:
         if in_forward_mode():  # a graph that was compiled before, called with dual tensors
             return self.reference_forward(*arguments)
-        if is_recorded(*(arguments[i] for i in self.places)):
+        if is_recorded(*(arguments[i] for i in self.positions)):
             return _Recorded.apply(self, *arguments)  # type: ignore[no-untyped-call]
         return self.run(*arguments)
 
     @property
-    def places(self) -> list[int]:
+    def positions(self) -> list[int]:
         """The positions of the differentiable inputs."""
         names = _names(self.inputs)
         return [names.index(name) for name in self.differentiable]
@@ -108,23 +108,52 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] = [None] * (len(ctx.others) + 1)
-        needed = [ctx.needs_input_grad[1 + place] for place in ctx.op.places]
+        needed = [ctx.needs_input_grad[1 + i] for i in ctx.op.positions]
         if g is not None:
             tensors, saved = ctx.saved_tensors[: len(ctx.others)], ctx.saved_tensors[len(ctx.others) :]
             inputs = [other if tensor is None else tensor for tensor, other in zip(tensors, ctx.others, strict=True)]
-            found = getattr(torch.ops.rsoftmax, f"{ctx.op.name}_backward")(g, *inputs, *saved, needed)
-            for place, need, d in zip(ctx.op.places, needed, found, strict=True):
-                gradients[place] = d.to(inputs[place].dtype) if need else None
+            ds = getattr(torch.ops.rsoftmax, f"{ctx.op.name}_backward")(g, *inputs, *saved, needed)
+            for i, need, d in zip(ctx.op.positions, needed, ds, strict=True):
+                gradients[i] = d.to(inputs[i].dtype) if need else None
         return None, *gradients
 
 
 # --------------------------------------------------------------------------- rows
 
 
-def takes(name: str, x: Tensor) -> bool:
+class _Args(NamedTuple):
+    """The inputs of the operator ``rsoftmax::rows``."""
+
+    x: Tensor
+    mask: Tensor | None
+    value: Tensor | None
+    name: str
+    edge: float
+    detach_threshold: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of the operation."""
+        options = {"edge": self.edge, "detach_threshold": self.detach_threshold}
+        return {name: options[name] for name in signature(OPERATIONS[self.name]).parameters.keys() & options.keys()}
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel for the device."""
+        kernel = kernel_on(self.x.device.type)
+        if kernel is None:
+            raise NotImplementedError(f"rsoftmax::rows has no kernel on {self.x.device.type}")
+        return kernel
+
+    def reference_forward(self) -> Tensor:
+        """The probabilities by differentiable torch operations."""
+        return reference_forward(self.name, self.x, self.mask, self.value, self.options)
+
+
+def supports(name: str, x: Tensor) -> bool:
     """Whether there is a kernel behind the operator for these rows; evaluated while a graph is traced."""
     kernel = kernel_on(x.device.type)
-    return kernel is not None and kernel.has(name, x.dtype)
+    return kernel is not None and kernel.supports(name, x.dtype)
 
 
 def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options: dict[str, Any]) -> Tensor:
@@ -138,74 +167,38 @@ def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options
     return p
 
 
-def _forward(
-    x: Tensor,
-    mask: Tensor | None,
-    value: Tensor | None,
-    name: str,
-    edge: float,
-    detach_threshold: bool,
-    keep_state: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    options = _options(name, edge, detach_threshold)
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    args, keep_state = _Args(*arguments[:-1]), arguments[-1]
+    x, mask, value, name = args[:4]
     kernel = kernel_for(name, x, value)
-    if kernel is not None:
-        p, state = kernel.forward(name, x, value, mask, options, keep_state)
-        state = kernel.new_state(name, x, False) if state is None else state
-        return p, state, x.new_ones((), dtype=torch.bool)
-    p = reference_forward(name, x, mask, value, options).contiguous()
-    return p, _new_state(name, x, keep_state).zero_(), x.new_zeros((), dtype=torch.bool)
+    if kernel is None:
+        state = args.kernel.new_state(name, x, keep_state).zero_()
+        return args.reference_forward().contiguous(), state, x.new_zeros((), dtype=torch.bool)
+    p, state_or_none = kernel.forward(name, x, value, mask, args.options, keep_state)
+    state = kernel.new_state(name, x, False) if state_or_none is None else state_or_none
+    return p, state, x.new_ones((), dtype=torch.bool)
 
 
-def _backward(
-    g: Tensor,
-    x: Tensor,
-    mask: Tensor | None,
-    value: Tensor | None,
-    name: str,
-    edge: float,
-    detach_threshold: bool,
-    p: Tensor,
-    state: Tensor,
-    by_kernel: Tensor,
-    needed: list[bool],
-) -> tuple[Tensor, Tensor]:
-    options = _options(name, edge, detach_threshold)
+def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *inputs, p, state, by_kernel, _ = arguments
+    args = _Args(*inputs)
+    x, mask, value, name = args[:4]
     dx: Any
     if by_kernel:  # as forward did
-        dx, dvalue = _kernel(x).backward(name, x, value, mask, p, state if state.numel() else None, g, options)
+        dx, dvalue = args.kernel.backward(name, x, value, mask, p, state if state.numel() else None, g, args.options)
     else:
         leaf = x.detach().requires_grad_()
         value = None if value is None else value.detach().requires_grad_()
-        dx, dvalue = reference_backward(name, leaf, mask, value, options, g, (True, value is not None))
+        dx, dvalue = reference_backward(name, leaf, mask, value, args.options, g, (True, value is not None))
     if dvalue is None:
-        return dx.contiguous(), x.new_zeros((*x.shape[:-1], 1), dtype=torch.float64)
+        dvalue = x.new_zeros((*x.shape[:-1], 1), dtype=torch.float64)
     return dx.contiguous(), dvalue.to(torch.float64).contiguous()
 
 
-def _options(name: str, edge: float, detach_threshold: bool) -> dict[str, Any]:
-    given = {"edge": edge, "detach_threshold": detach_threshold}
-    return {option: given[option] for option in _TAKEN[name] & given.keys()}
-
-
-_TAKEN = {name: inspect.signature(operation).parameters.keys() for name, operation in OPERATIONS.items()}
-
-
-def _kernel(x: Tensor) -> Kernel:
-    kernel = kernel_on(x.device.type)
-    if kernel is None:
-        raise NotImplementedError(f"rsoftmax::rows has no kernel on {x.device.type}")
-    return kernel
-
-
-def _new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
-    return _kernel(x).new_state(name, x, keep_state)
-
-
-def _fake_forward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *_, name, _, _, keep_state = rest
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return p, _new_state(name, x, keep_state), x.new_empty((), dtype=torch.bool)
+def _fake_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    args, keep_state = _Args(*arguments[:-1]), arguments[-1]
+    p = torch.empty_like(args.x, memory_format=torch.contiguous_format)
+    return p, args.kernel.new_state(args.name, args.x, keep_state), args.x.new_empty((), dtype=torch.bool)
 
 
 def _fake_backward(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -213,17 +206,13 @@ def _fake_backward(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return dx, x.new_empty((*x.shape[:-1], 1), dtype=torch.float64)
 
 
-def _by_definition(
-    x: Tensor,
-    mask: Tensor | None,
-    value: Tensor | None,
-    name: str,
-    edge: float,
-    detach_threshold: bool,
-    keep_state: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    p = reference_forward(name, x, mask, value, _options(name, edge, detach_threshold))
-    return p, _new_state(name, x, keep_state), x.new_zeros((), dtype=torch.bool)
+def _reference_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    args = _Args(*arguments[:-1])
+    return (
+        args.reference_forward(),
+        args.kernel.new_state(args.name, args.x, False),
+        args.x.new_zeros((), dtype=torch.bool),
+    )
 
 
 GraphOp(
@@ -236,5 +225,5 @@ GraphOp(
     backward=_backward,
     fake_forward=_fake_forward,
     fake_backward=_fake_backward,
-    reference_forward=_by_definition,
+    reference_forward=_reference_forward,
 ).register()

@@ -3,7 +3,7 @@
 Contract of every function here:
 
 * a row is the last dimension of ``x``, float32 or float64, never empty;
-* ``-inf`` marks a removed entry; a row with nothing but ``-inf`` gives zeros and has zero gradient;
+* ``-inf`` marks a masked entry; a fully masked row gives zeros and has zero gradient;
 * a parameter is a number or a tensor ``[..., 1]``; NaN in a row or in its parameter gives a row of NaN.
 
 Everything is composed of differentiable torch operations, so derivatives of any order, forward and reverse mode,
@@ -23,7 +23,7 @@ from rsoftmax._tensors import Value, exact, exp_limit, mask_to_neg_inf, row_max,
 
 def softmax(x: Tensor) -> Tensor:
     """e^x / sum."""
-    return _share(torch.exp(x - row_max(x).detach()))
+    return _normalize(torch.exp(x - row_max(x).detach()))
 
 
 def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def weighted_softmax(x: Tensor, w: Tensor) -> Tensor:
     # zero does not count; the clamp keeps its exponential, which is the derivative in its weight, finite.
     w = torch.where(x == -math.inf, 0, w)
     shift = row_max(x + w.log()).detach()
-    return _share(w * torch.exp((x - shift).clamp(max=exp_limit(x))))
+    return _normalize(w * torch.exp((x - shift).clamp(max=exp_limit(x))))
 
 
 def t_softmax(x: Tensor, t: Value, edge: float = math.inf) -> Tensor:
@@ -48,7 +48,7 @@ def t_softmax(x: Tensor, t: Value, edge: float = math.inf) -> Tensor:
         above = d_support + t
         faded = torch.where(~(above >= edge), above / (edge or 1), 1)
         w = torch.where(t <= edge, w, faded) if isinstance(t, Tensor) else (w if t <= edge else faded)
-    return _share(torch.where(support, w, 0) * torch.exp(d))
+    return _normalize(torch.where(support, w, 0) * torch.exp(d))
 
 
 def r_softmax(x: Tensor, r: Value, edge: float = math.inf, detach_threshold: bool = False) -> Tensor:
@@ -80,7 +80,7 @@ def k_softmax(x: Tensor, k: Value, edge: float = math.inf) -> Tensor:
 def _above_rank(
     x: Tensor, rank: Tensor, depth: int, dense: Tensor, edge: float, detach_threshold: bool = False
 ) -> Tensor:
-    """min(x - theta, edge)+ e^x / sum, with theta at an ascending rank of the kept entries; softmax where dense."""
+    """min(x - theta, edge)+ e^x / sum, with theta at an ascending rank of the unmasked entries; softmax where dense."""
     lo, hi, f = _neighbours(x, rank, depth)
     if detach_threshold:
         lo, hi, f = lo.detach(), hi.detach(), f.detach()
@@ -100,7 +100,7 @@ def _above_rank(
         limit = (edge * fit / span).clamp(max=1)
         w = torch.where(~(w >= limit) | (limit == 1), w / limit.masked_fill(limit == 0, 1), 1)
     w = torch.where(support, w.masked_fill(constant, 1), 0)
-    return _share(w * torch.exp(x - m.masked_fill(f.isnan(), math.nan)))
+    return _normalize(w * torch.exp(x - m.masked_fill(f.isnan(), math.nan)))
 
 
 def sparsemax(x: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def entmax(x: Tensor, alpha: Value) -> Tensor:
         p, slope = _tsallis(d, b, a)
         total = slope.sum(-1, keepdim=True)
         a = a - (p.sum(-1, keepdim=True) - 1) / total.masked_fill(total == 0, 1)
-    return _share(_tsallis(d, b, a)[0])
+    return _normalize(_tsallis(d, b, a)[0])
 
 
 _ENTMAX = {1.0: softmax, 1.5: entmax15, 2.0: sparsemax}
@@ -153,12 +153,12 @@ _ENTMAX = {1.0: softmax, 1.5: entmax15, 2.0: sparsemax}
 
 def spherical_softmax(x: Tensor) -> Tensor:
     """x^2 / sum."""
-    kept = x != -math.inf
-    z = torch.where(kept, x, 0)
+    unmasked = x != -math.inf
+    z = torch.where(unmasked, x, 0)
     scale = z.abs().amax(-1, keepdim=True).detach()
     z = z / scale.masked_fill(scale == 0, 1)
     # A row of zeros gives the uniform distribution, like every constant row.
-    return _share(torch.where(kept & (scale == 0), 1, z * z))
+    return _normalize(torch.where(unmasked & (scale == 0), 1, z * z))
 
 
 _FUNCTIONS: list[Callable[..., Tensor]] = [softmax, weighted_softmax, t_softmax, r_softmax, k_softmax]
@@ -187,15 +187,15 @@ def reference_backward(
     """The gradients in ``x`` and ``value``, where needed, by differentiating the definition."""
     with torch.enable_grad():
         p = reference_forward(name, x, mask, value, options)
-    wanted = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]
-    # A detached threshold does not depend on its parameter.
-    how = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}
-    found = iter(torch.autograd.grad(p, wanted, g, **how) if p.requires_grad else (None, None))
-    dx, dvalue = (next(found) if need else None for need in needed)
+    inputs = [a for a, need in zip((x, value), needed, strict=True) if need and isinstance(a, Tensor)]
+    # allow_unused: a detached threshold does not depend on its parameter.
+    options = {"create_graph": torch.is_grad_enabled(), "allow_unused": True}
+    gradients = iter(torch.autograd.grad(p, inputs, g, **options) if p.requires_grad else (None, None))
+    dx, dvalue = (next(gradients) if need else None for need in needed)
     return dx, dvalue
 
 
-def _share(mass: Tensor) -> Tensor:
+def _normalize(mass: Tensor) -> Tensor:
     total = mass.sum(-1, keepdim=True)
     return mass / total.masked_fill(total == 0, 1)
 
@@ -229,8 +229,7 @@ def _log1p_quotient(w: Tensor) -> Tensor:
 
 def _log_peak(d: Tensor, b: Tensor) -> Tensor:
     """The logarithm of entmax's largest probability, by bisection: it is at least 1/n, and the sum grows with it."""
-    kept = (d != -math.inf).sum(-1, keepdim=True)
-    low, high = -kept.clamp(min=1).to(d.dtype).log(), torch.zeros_like(d[..., :1])
+    low, high = -_count(d).clamp(min=1).to(d.dtype).log(), torch.zeros_like(d[..., :1])
     for _ in range(6 - round(math.log2(torch.finfo(d.dtype).eps))):
         a = (low + high) / 2
         u = d * torch.exp(-b * a)
@@ -241,7 +240,7 @@ def _log_peak(d: Tensor, b: Tensor) -> Tensor:
 
 
 def _count(x: Tensor) -> Tensor:
-    """How many entries of each row are kept."""
+    """The number of unmasked entries of each row."""
     return (x != -math.inf).sum(-1, keepdim=True)
 
 
@@ -249,7 +248,7 @@ def _neighbours(x: Tensor, rank: Tensor, depth: int) -> tuple[Tensor, Tensor, Te
     """The order statistics on both sides of an ascending rank, and the fraction of the way between them.
 
     Ranks are float64: in float32, ``k/n * (n - 1)`` falls on the wrong side of an integer for long rows. They count
-    from the top, where removed entries do not reach; a row with fewer kept entries needs no more of them, so for a
+    from the top, where masked entries do not reach; a row with fewer entries needs no more of them, so for a
     number the length of the partial sort, ``depth``, is known without reading the data.
     """
     floor = rank.detach().floor()

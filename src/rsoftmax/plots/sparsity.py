@@ -15,7 +15,7 @@ from rsoftmax.mappings import MAPPINGS
 
 if TYPE_CHECKING:  # plotting does not need transformers
     from rsoftmax.attention.transformers.measure import AttentionMap
-    from rsoftmax.attention.transformers.sparsify import Calibration
+    from rsoftmax.attention.transformers.sparsify import SparsifyReport
 
 ZERO, MASS, MASKED = "#c44536", "#2f6690", "#e4e4e4"
 COLOURS = LinearSegmentedColormap.from_list("mass", ["#d6e6f2", MASS, "#0d2438"])  # small weights differ from white
@@ -43,13 +43,12 @@ def _calls(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]
     for name, mapping in MAPPINGS.items():
         if mapping.parameter is None:
             calls[name] = mapping.function
-        elif mapping.parameter.per_row:
+        else:
             letter = mapping.parameter.name
             given = {letter: parameters.get(letter, mapping.parameter.example)}
             given |= {option.name: parameters[option.name] for option in mapping.options if option.name in parameters}
             title = ", ".join([name, *(f"{letter} = {value:g}" for letter, value in given.items())])
             calls[title] = partial(mapping.function, **given)
-        # weighted_softmax takes one weight per entry; with equal weights it is softmax
     return calls
 
 
@@ -116,23 +115,23 @@ def attention_figure(found: "AttentionMap") -> Figure:
     return figure
 
 
-def draw_calibrated_heads(calibration: "Calibration", path: Path) -> None:
-    """Save zeros and moved mass per layer and head, and the error by number of keys, of a calibrated model."""
+def draw_sparsified_heads(report: "SparsifyReport", path: Path) -> None:
+    """Save zeros and distance from softmax per layer and head, and the error by number of keys."""
     figure = Figure(figsize=(13, 4), layout="constrained")
     *maps, lengths = figure.subplots(1, 3)
-    for axis, table, top in zip(maps, (calibration.zeros, calibration.moved), (1, None), strict=True):
+    for axis, table, top in zip(maps, (report.zeros, report.total_variation), (1, None), strict=True):
         image = axis.imshow(table.values.numpy(), cmap="Blues", vmin=0, vmax=top, aspect="auto")
         figure.colorbar(image, ax=axis)
         axis.set(xlabel="head", ylabel="layer", title=f"{table.title}: {table.mean():.1%}")
         axis.locator_params(integer=True)
-    rows, (mean, deviation) = calibration.by_length, calibration.measured
+    rows, (mean, deviation) = report.by_length, (report.error, report.standard_error)
     errors, bars = [row[2] for row in rows], [row[3] for row in rows]
     lengths.errorbar(range(len(rows)), errors, bars, marker="o", color=MASS, capsize=3, label="measured")
     lengths.axhline(mean, color=MASS, linewidth=1, label="mean over all")
-    lengths.axhline(calibration.error, color=ZERO, linestyle="--", label="requested limit of the mean")
+    lengths.axhline(report.max_error, color=ZERO, linestyle="--", label="requested limit of the mean")
     lengths.set_xticks(range(len(rows)), [f"{first + 1}-{last}" for first, last, *_ in rows], fontsize=8)
-    title = f"{mean:.2g} \u00b1 {deviation:.1g} on {calibration.texts} held-out texts"
-    lengths.set(xlabel="keys", ylabel=calibration.metric, title=title)
-    lengths.set_ylim(0, 1.15 * max(calibration.error, *errors))
+    title = f"{mean:.2g} \u00b1 {deviation:.1g} on {report.texts} held-out texts"
+    lengths.set(xlabel="keys", ylabel=report.metric, title=title)
+    lengths.set_ylim(0, 1.15 * max(report.max_error, *errors))
     lengths.legend(loc="lower right")
     figure.savefig(path, dpi=150)

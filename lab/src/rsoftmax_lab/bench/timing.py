@@ -140,4 +140,4 @@ def machine(device: str = "cpu") -> str:
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    return f"{model}, {os.cpu_count()} cores, {rsoftmax.kernels.in_use()}"
+    return f"{model}, {os.cpu_count()} cores, {rsoftmax.kernels.cpu_kernels()}"

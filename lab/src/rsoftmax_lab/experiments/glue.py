@@ -35,7 +35,7 @@ from transformers import (
 
 import rsoftmax
 from rsoftmax._transformers import quiet
-from rsoftmax.attention.transformers import SparsitySchedule, set_attention, sparsity
+from rsoftmax.attention import SparsitySchedule, set_attention, sparsity
 from rsoftmax.attention.transformers.api import SHAPES
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.registry import MAPPINGS

@@ -163,14 +163,14 @@ class Model(nn.Module):
             "t_softmax": {"t": torch.tensor([4.0]), "learnable": True},
             "k_softmax": {"k": task.k},
         }
-        options: dict[str, Any] = {"mapping": run.mapping, "scale": run.scale, **parameters.get(run.mapping, {})}
+        options: dict[str, Any] = {"mapping": run.mapping, "log_n_scale": run.scale == "log n"}
         self.key: nn.Module = nn.Linear(1, width) if run.task == "max" else nn.Embedding(2 * KEYS, width)
         self.value: nn.Module = nn.Embedding(task.classes, width) if task.classes else nn.Linear(1, width)
         self.item, self.question, self.head = (
             nn.Sequential(nn.Linear(width, 128), nn.GELU(), nn.Linear(128, size))
             for size in (width, width, task.classes or 1)
         )
-        self.attention = MultiheadAttention(width, 1, bias=False, batch_first=True, **options)
+        self.attention = MultiheadAttention(width, 1, bias=False, batch_first=True, **options, **parameters.get(run.mapping, {}))
 
     def forward(self, batch: "Batch", need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         """The predictions, and the weights [sets, questions, items] if needed."""
@@ -187,7 +187,7 @@ class Model(nn.Module):
 def train(model: Model, run: Run) -> None:
     """AdamW with one cycle of the learning rate; t and the factor of log n have a learning rate of their own."""
     task, generator = TASKS[run.task], Generator().manual_seed(run.seed + 1000)
-    special = [p for name, p in model.attention.named_parameters() if name in ("mapping.free", "log_scale")]
+    special = [p for name, p in model.attention.named_parameters() if name in ("mapping.raw_value", "log_scale")]
     rest = [p for p in model.parameters() if all(p is not one for one in special)]
     groups = [{"params": rest, "weight_decay": run.weight_decay}]
     groups += [{"params": special, "lr": run.parameter_lr, "weight_decay": 0.0}] if special else []

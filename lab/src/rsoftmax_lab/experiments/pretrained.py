@@ -2,7 +2,7 @@
 
 A run is one model on texts of one kind and one length. Every setting replaces softmax in all layers; the errors of the
 outputs, relative to the dense model, and the processor times are measured in the same runs, text by text. Zeros are
-counted on the first batch. Thresholds that ``rsoftmax calibrate`` found on other texts take part as settings, too.
+counted on the first batch. Thresholds that ``rsoftmax sparsify`` found on other texts take part as settings, too.
 """
 
 import hashlib
@@ -16,9 +16,10 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 import rsoftmax
-from rsoftmax.attention.transformers import parameters, set_attention
-from rsoftmax.attention.transformers.api import load_pretrained
-from rsoftmax.attention.transformers.compare import Comparison, compare, text_batches
+from rsoftmax._transformers import load_pretrained
+from rsoftmax.attention import head_parameters, register_attention, set_attention
+from rsoftmax.attention.transformers.batches import text_batches
+from rsoftmax.attention.transformers.compare import Comparison, compare
 from rsoftmax.attention.transformers.measure import zeros_of
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.registry import MAPPINGS
@@ -105,7 +106,7 @@ def main(
     ],
     calibrated: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder that `rsoftmax calibrate` wrote for this model; repeatable.", exists=True),
+        typer.Option(help="A folder that `rsoftmax sparsify` wrote for this model; repeatable.", exists=True),
     ] = None,
     length: Annotated[list[int] | None, typer.Option(min=2, help="Tokens per text; repeatable. Default: 1024.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="The number of texts. Default: 4, 2 with --quick.")] = None,
@@ -130,11 +131,12 @@ def main(
 
 
 def thresholds(folder: Path) -> dict[str, Any]:
-    """The arguments of ``set_attention`` of a calibrated model."""
+    """The arguments of ``set_attention`` of a model with certified thresholds."""
+    register_attention()
     _, model = load_pretrained(str(folder), task_head=True)
-    if "calibration" not in getattr(model.config, "rsoftmax", {}):
-        raise ValueError(f"{folder} is not a calibrated model; `rsoftmax calibrate --out FOLDER` writes one")
-    return {"mapping": "t_softmax", "t": parameters(model).values.tolist(), "edge": model.config.rsoftmax["edge"]}
+    if "certificate" not in getattr(model.config, "rsoftmax", {}):
+        raise ValueError(f"{folder} has no certified thresholds; `rsoftmax sparsify --out FOLDER` writes them")
+    return {"mapping": "t_softmax", "t": head_parameters(model).values.tolist(), "edge": model.config.rsoftmax["edge"]}
 
 
 def run(model: str, files: Mapping[str, Path], calibrated: Mapping[str, dict[str, Any]], run: Run) -> Record:

@@ -78,7 +78,7 @@ def grid(
 ) -> list[Run]:
     """Softmax and the paper's r-softmax, then t- and k-softmax with an edge; one recipe without selection.
 
-    t = 4.12 is what ``rsoftmax calibrate --edge 1 --error 0.0075`` finds for MiniLM-L6 on training texts of GLUE.
+    t = 4.12 is what ``rsoftmax sparsify --edge 1 --max-error 0.0075`` finds for MiniLM-L6 on training texts of GLUE.
     """
     common = {"learning_rates": learning_rates, "seeds": seeds, "validation_samples": validation_samples, **settings}
     runs = glue.grid(tasks, ("softmax", "r_softmax"), rates=rates, **common)

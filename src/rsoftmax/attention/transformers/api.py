@@ -1,28 +1,16 @@
 """Set, change and show the mapping of a model's attention and its parameter."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Self
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedModel,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
-from rsoftmax._transformers import quiet
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import (
@@ -35,8 +23,7 @@ from rsoftmax.attention.transformers.parameters import (
     parameter_of,
     per_head,
 )
-from rsoftmax.attention.transformers.probe import refusal, refuse_dense
-from rsoftmax.attention.transformers.saving import remember
+from rsoftmax.attention.transformers.saving import refusal, refuse_dense, register_attention, remember
 from rsoftmax.registry import MAPPINGS
 
 
@@ -46,23 +33,22 @@ def set_attention(
     *,
     learnable: bool = False,
     edge: float | None = None,
-    scale: str | None = None,
+    log_n_scale: bool = False,
     **parameter: HeadValues,
 ) -> None:
     """Replace softmax by another mapping in every attention module of a Transformers model.
 
     Args:
         model: a Transformers model, or a module that contains exactly one. It is modified in place.
-        mapping: a name in ``rsoftmax.MAPPINGS`` other than ``weighted_softmax``.
+        mapping: a name in ``rsoftmax.MAPPINGS``.
         learnable: train the parameter with the model, one value per head, starting from the given one. It stays in its
             domain.
         edge: the width of the edge in nats, for mappings that have one: 0 cuts softmax off, ``math.inf`` is the paper's
             weight, which falls linearly. Default: the mapping's own.
-        scale: "log n" multiplies the scores of a query that may see n keys by s log(n), with a learned s per head; see
-            :class:`rsoftmax.nn.MultiheadAttention`. Needs a mapping with a parameter; for softmax, use
-            ``"r_softmax", r=0``.
-        parameter: the mapping's parameter by its letter, as in ``r=0.15``: a number, one per layer, or a table
-            ``[layers, heads]``, as lists, tensors or arrays. :func:`layers` lists the layers in order.
+        log_n_scale: multiply the scores of a query that may see n keys by s log(n), with a learned s per head (SSMax);
+            see :class:`rsoftmax.attention.MultiheadAttention`.
+        parameter: the mapping's parameter by its name, as in ``r=0.15``: a number, one per layer, or a table
+            ``[layers, heads]``, as lists, tensors or arrays. :func:`attention_layers` lists the layers in order.
 
     Raises:
         ValueError: part of the model would keep its own dense attention. The model is left unchanged.
@@ -74,27 +60,42 @@ def set_attention(
         >>> set_attention(model, "sparsemax")
         >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
 
-    ``"softmax"`` and ``r = 0`` reproduce the original model.
+    ``"softmax"`` and ``r = 0`` reproduce the original model. The first call registers the mappings with transformers,
+    as :func:`register_attention` does.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
-    setting = Setting(_check_call(mapping, learnable, edge, parameter), learnable, edge, scale=scale)
-    if scale is not None and setting.value is None:
-        raise ValueError(f"set_attention: scale={scale!r} needs a mapping with a parameter, such as r_softmax, r=0")
+    register_attention()
+    if mapping not in MAPPINGS:
+        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
+    register(mapping)  # raises if transformers reserves its name
+    spec = MAPPINGS[mapping]
+    if ignored := [option.name for option in spec.options if option.name in parameter]:
+        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
+    value: HeadValues | None = spec.bind("set_attention", {**parameter, "edge": edge})
+    spec.bind_options("set_attention", {} if edge is None else {"edge": edge})
+    if spec.parameter is None and learnable:
+        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
+    setting = Setting(value, learnable, edge, log_n_scale)
     host = pretrained_model(model)
     modules = adapter.attention_modules(host)
     if model is not host or not modules:
         refuse_dense(model)  # of the host alone, set_attn_implementation does it
     if not modules:
         raise refusal(host, "it has no attention that can be replaced")
-    held = build(mapping, setting, head_counts(modules), "set_attention")
-    _switch(host, mapping, modules)
-    for module, each in zip_longest(modules.values(), held):
-        attach(module, each)
+    new = build(mapping, setting, head_counts(modules), "set_attention")
+    before = adapter.implementations(host.config)
+    host.set_attn_implementation(mapping)
+    for name, module in modules.items():
+        if (used := adapter.implementation(module.config)) != mapping:  # type: ignore[arg-type]
+            host.set_attn_implementation(before)  # type: ignore[arg-type]
+            raise refusal(host, f"{name} would keep {used!r} attention")
+    for module, own in zip_longest(modules.values(), new):
+        attach(module, own)
     remember(host.config, setting)
 
 
-def set_parameter(model: nn.Module, value: HeadValues) -> None:
+def set_head_parameters(model: nn.Module, value: HeadValues) -> None:
     """Change the parameter of a model's attention: the rate of ``r_softmax``, the threshold of ``t_softmax``, ...
 
     Args:
@@ -106,30 +107,32 @@ def set_parameter(model: nn.Module, value: HeadValues) -> None:
         >>> from transformers import ViTConfig, ViTModel
         >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
         >>> set_attention(model, "r_softmax", r=0.1)
-        >>> set_parameter(model, [0.2, 0.5])
-        >>> parameters(model).values
+        >>> set_head_parameters(model, [0.2, 0.5])
+        >>> head_parameters(model).values
         tensor([[0.2000, 0.2000],
                 [0.5000, 0.5000]])
 
     Tensors are changed in place, so a compiled model is not recompiled.
     """
     host = pretrained_model(model)
-    held = list(head_parameters(host).values())
-    rows = per_head(value, held[0].parameter, [len(each.values) for each in held], "set_parameter")
-    before = [each.stored.detach().clone() for each in held]
+    own = list(own_parameters(host).values())
+    heads = [len(each.values) for each in own]
+    layers = per_head(value, own[0].parameter, heads, "set_head_parameters")  # type: ignore[arg-type]
+    before = [each.stored.detach().clone() for each in own]
     try:
-        for each, row in zip(held, rows, strict=True):
-            each.values = row
+        for each, values in zip(own, layers, strict=True):
+            each.values = values
     except ValueError:  # a learnable parameter cannot lie at the end of its domain
-        for each, stored in zip(held, before, strict=True):
+        for each, stored in zip(own, before, strict=True):
             each.stored.data.copy_(stored)
         raise
-    for each in held:
+    for each in own:
         each.max_length = None
-    remember(host.config, Setting(value, held[0].learnable, held[0].options.get("edge"), scale=held[0].scale))
+    first = own[0]
+    remember(host.config, Setting(value, first.learnable, first.options.get("edge"), first.log_scale is not None))
 
 
-def parameters(model: nn.Module) -> "HeadTable":
+def head_parameters(model: nn.Module) -> "HeadTable":
     """The current parameter of every head.
 
     Args:
@@ -142,17 +145,17 @@ def parameters(model: nn.Module) -> "HeadTable":
         >>> from transformers import ViTConfig, ViTModel
         >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
         >>> set_attention(model, "r_softmax", r=[[0.1, 0.2], [0.3, 0.4]])
-        >>> print(parameters(model))
+        >>> print(head_parameters(model))
         r                    mean      0      1
         layers.0.attention  0.150  0.100  0.200
         layers.1.attention  0.350  0.300  0.400
     """
-    held = head_parameters(pretrained_model(model))
-    letter = next(iter(held.values())).parameter.name
-    return HeadTable.of(letter, {name: each.values for name, each in held.items()})
+    own = own_parameters(pretrained_model(model))
+    parameter = next(iter(own.values())).parameter
+    return HeadTable.of(parameter.name, {name: each.values for name, each in own.items()})  # type: ignore[union-attr]
 
 
-def layers(model: nn.Module) -> list[str]:
+def attention_layers(model: nn.Module) -> list[str]:
     """The names of a model's attention modules, in the order of the rows of a parameter table.
 
     Args:
@@ -164,17 +167,18 @@ def layers(model: nn.Module) -> list[str]:
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
-        >>> layers(ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8)))
+        >>> model = ViTModel(ViTConfig(num_hidden_layers=2, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        >>> attention_layers(model)
         ['layers.0.attention', 'layers.1.attention']
     """
     return list(adapter.attention_modules(pretrained_model(model)))
 
 
 def parameter_groups(model: nn.Module, lr: float, parameter_lr: float = 0.01) -> list[dict[str, Any]]:
-    """Optimizer parameter groups that give the mapping's learnable parameter its own learning rate.
+    """Optimizer parameter groups that give what a mapping learns its own learning rate.
 
     Args:
-        model: after :func:`set_attention` with ``learnable=True``.
+        model: after :func:`set_attention` with ``learnable=True`` or ``log_n_scale=True``.
         lr: the learning rate of the model's weights.
         parameter_lr: the learning rate of the mapping's parameter, on the unconstrained scale: ``logit(r)`` for a
             rate. At a typical 2e-5, Adam would move it by at most 0.02 in a thousand steps.
@@ -188,8 +192,10 @@ def parameter_groups(model: nn.Module, lr: float, parameter_lr: float = 0.01) ->
         >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
         >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
     """
-    ours = {id(own) for held in head_parameters(pretrained_model(model)).values() for own in held.parameters()}
-    weights, learnable = ([p for p in model.parameters() if (id(p) in ours) == wanted] for wanted in (False, True))
+    own = {id(p) for module in model.modules() if isinstance(module, HeadParameter) for p in module.parameters()}
+    if not own:
+        raise ValueError("parameter_groups: no mapping of the model learns anything; use set_attention(learnable=True)")
+    weights, learnable = ([p for p in model.parameters() if (id(p) in own) == ours] for ours in (False, True))
     return [{"params": weights, "lr": lr}, {"params": learnable, "lr": parameter_lr, "weight_decay": 0.0}]
 
 
@@ -208,10 +214,10 @@ class HeadTable:
     values: Tensor
 
     @classmethod
-    def of(cls, title: str, rows: dict[str, Tensor]) -> Self:
-        """A table of rows ``[heads]`` by layer name."""
-        values = [row.detach().float().cpu() for row in rows.values()]
-        return cls(title, tuple(rows), pad_sequence(values, batch_first=True, padding_value=torch.nan))
+    def of(cls, title: str, layers: dict[str, Tensor]) -> Self:
+        """A table of values ``[heads]`` by layer name."""
+        values = [layer.detach().float().cpu() for layer in layers.values()]
+        return cls(title, tuple(layers), pad_sequence(values, batch_first=True, padding_value=torch.nan))
 
     def mean(self) -> float:
         """The mean over all heads of all layers."""
@@ -225,22 +231,12 @@ class HeadTable:
         return "\n".join(" ".join([f"{name:{width}}", *(f"{cell:>6}" for cell in row)]) for name, *row in lines)
 
 
-def linear(done: float) -> float:
-    """Grow linearly, as in the paper."""
-    return done
-
-
-def cosine(done: float) -> float:
-    """Grow along half a period of the cosine: slowly at both ends."""
-    return (1 - math.cos(math.pi * done)) / 2
-
-
-def constant(done: float) -> float:
-    """Use the final rate from the first step."""
-    return 1.0
-
-
-SHAPES: dict[str, Callable[[float], float]] = {shape.__name__: shape for shape in (linear, cosine, constant)}
+SHAPES: dict[str, Callable[[float], float]] = {
+    "linear": lambda done: done,  # as in the paper
+    "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2,  # slow at both ends
+    "constant": lambda done: 1.0,  # the final rate from the first step
+}
+"""How the rate of :class:`SparsitySchedule` grows: from the share of training that is done to a share of the rate."""
 
 
 class SparsitySchedule(TrainerCallback):
@@ -250,14 +246,14 @@ class SparsitySchedule(TrainerCallback):
 
     Args:
         r: the final rate: a number, one per layer, or a table ``[layers, heads]``.
-        shape: "linear", as in the paper, "cosine", or "constant"; see :mod:`rsoftmax.schedules`.
+        shape: "linear", as in the paper, "cosine", slow at both ends, or "constant".
 
     Example:
         >>> schedule = SparsitySchedule(0.15, shape="linear")
 
     Pass it as ``Trainer(..., callbacks=[schedule])`` after ``set_attention(model, "r_softmax", r=0)``. The last step
     uses the final rate. The rate depends only on the Trainer's step, so a resumed run has the same rates as an
-    uninterrupted one. Each row of ``trainer.state.log_history`` gets ``rate``, the mean over all heads.
+    uninterrupted run. Each record of ``trainer.state.log_history`` gets ``rate``, the mean over all heads.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.3.
     """
@@ -269,112 +265,52 @@ class SparsitySchedule(TrainerCallback):
         if not ((self.r >= 0) & (self.r <= 1)).all():
             raise ValueError(f"SparsitySchedule: r must be in [0, 1], got {r!r}")
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Check the final rate against the model before training."""
         host = pretrained_model(kwargs["model"])
         if (used := adapter.implementation(host.config)) != "r_softmax":
             remedy = "call set_attention(model, 'r_softmax', r=0) first"
             raise ValueError(f"SparsitySchedule is for r_softmax, but the model uses {used!r}; {remedy}")
-        if any(held.stored.requires_grad for held in head_parameters(host).values()):
+        if any(own.learnable for own in own_parameters(host).values()):
             raise ValueError("SparsitySchedule: the model's rates are learnable; call set_attention(learnable=False)")
-        set_parameter(host, self.r)
+        set_head_parameters(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the rate of this step."""
         done = min((state.global_step + 1) / max(state.max_steps, 1), 1.0)
-        set_parameter(kwargs["model"], self.r * self.shape(done))
+        set_head_parameters(kwargs["model"], self.r * self.shape(done))
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add the rate to the log and to the latest row of the history."""
-        kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = parameters(kwargs["model"]).mean()
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Add the rate to the log and to the latest record of the history."""
+        kwargs["logs"]["rate"] = state.log_history[-1]["rate"] = head_parameters(kwargs["model"]).mean()
 
 
 def pretrained_model(module: nn.Module) -> PreTrainedModel:
     """The Transformers model that a module is, or contains."""
-    models = dict(_outermost(module, ""))
+    models: dict[str, PreTrainedModel] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, PreTrainedModel) and not any(not other or name.startswith(f"{other}.") for other in models):
+            models[name] = part
     if len(models) == 1:
         return next(iter(models.values()))
     kind = type(module).__name__
     if not models:
         raise TypeError(
             f"set_attention: {kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
-            " rsoftmax.nn.replace_attention, for calls of F.scaled_dot_product_attention rsoftmax.nn.sparse_sdpa"
+            " replace_attention, for calls of F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
     raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
 
 
-@quiet()
-def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
-    """Load a tokenizer and a model, from safetensors only and without remote code.
-
-    Args:
-        source: a folder or hub id.
-        task_head: whether to load the model with the head that it was saved with.
-    """
-    if not Path(source).is_dir() and _is_path(source):
-        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: no such folder")
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {why}") from error
-
-
-def head_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
-    """The parameters of a model's attention modules by name; raises if there are none."""
-    modules = adapter.attention_modules(model)
-    found = {name: held for name, module in modules.items() if (held := parameter_of(module)) is not None}
-    if not found:
+def own_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
+    """What a mapping with a parameter added to a model's attention modules, by name; raises if there is nothing."""
+    added = {name: parameter_of(module) for name, module in adapter.attention_modules(model).items()}
+    own = {name: each for name, each in added.items() if each is not None and each.parameter is not None}
+    if not own:
         used = adapter.implementation(model.config)
         raise ValueError(
             f"{type(model).__name__} uses {used!r} attention, which has no parameter;"
             " call set_attention(model, 'r_softmax', r=...) first"
         )
-    return found
-
-
-def _is_path(source: str) -> bool:
-    """Whether a name cannot be a hub id, or is in an existing folder: a mistyped path is not looked up on the hub."""
-    parent = Path(source).parent
-    return source.count("/") > 1 or source.startswith((".", "/", "~")) or (parent != Path() and parent.is_dir())
-
-
-def _outermost(module: nn.Module, name: str) -> Iterator[tuple[str, PreTrainedModel]]:
-    if isinstance(module, PreTrainedModel):
-        yield name, module
-    else:
-        for part, child in module.named_children():
-            yield from _outermost(child, f"{name}.{part}" if name else part)
-
-
-def _check_call(mapping: str, learnable: bool, edge: float | None, given: dict[str, HeadValues]) -> HeadValues | None:
-    if mapping not in MAPPINGS:
-        raise ValueError(f"set_attention: there is no mapping {mapping!r}; use one of {', '.join(MAPPINGS)}")
-    register(mapping)  # it may have been added to the table after this package was imported
-    row = MAPPINGS[mapping]
-    ignored = [option.name for option in row.options if option.name in given]
-    if ignored:
-        raise ValueError(f"set_attention: of the options of mappings only edge is supported, got {', '.join(ignored)}")
-    value: HeadValues | None = row.bind("set_attention", {**given, "edge": edge})
-    row.bind_options("set_attention", {} if edge is None else {"edge": edge})
-    if row.parameter is None and learnable:
-        raise ValueError(f"set_attention: {mapping} has no parameter to learn; use one that does, such as r_softmax")
-    return value
-
-
-def _switch(host: PreTrainedModel, mapping: str, modules: dict[str, nn.Module]) -> None:
-    """Select the mapping in all modules; if one of them keeps another, restore the previous choice and raise."""
-    before = adapter.implementations(host.config)
-    host.set_attn_implementation(mapping)
-    for name, module in modules.items():
-        if (used := adapter.implementation(module.config)) != mapping:  # type: ignore[arg-type]
-            host.set_attn_implementation(before)  # type: ignore[arg-type]
-            raise refusal(host, f"{name} would keep {used!r} attention")
+    return own

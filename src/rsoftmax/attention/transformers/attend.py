@@ -19,45 +19,53 @@ BLOCK = 1 << 24  # weights that are observed at a time
 
 
 class Observed(NamedTuple):
-    """The attention weights of some queries of one call.
+    """The attention weights of some queries of one call."""
 
-    Attributes:
-        module: the calling attention module.
-        weights: ``[batch, heads, rows, keys]``.
-        kept: the mask as booleans, broadcastable to the weights; None if nothing is masked.
-        rows: the indices of the queries.
-        queries: how many queries the call has.
-        value: ``[batch, key heads, keys, width]``.
-    """
-
-    module: nn.Module
-    weights: Tensor
-    kept: Tensor | None
-    rows: Tensor
-    queries: int
-    value: Tensor
+    module: nn.Module  # the calling attention module
+    weights: Tensor  # [batch, heads, queries, keys]
+    mask: Tensor | None  # True = keep, broadcasts to the weights; None: nothing is masked
+    queries: Tensor  # the indices of the queries
+    query_count: int  # of the call
+    value: Tensor  # [batch, key heads, keys, width]
 
 
 class Observer(NamedTuple):
-    """Receives the weights of attention calls.
+    """Receives the weights of attention calls."""
 
-    Attributes:
-        see: called with blocks of the weights of each call; None observes no weights.
-        step: observe every ``step``-th query.
-        tap: replaces the output ``[batch, heads, queries, width]`` of each call.
-    """
+    observe: Callable[[Observed], None] | None  # called with blocks of the weights of each call
+    step: int = 1  # observe every step-th query
+    replace: Callable[[nn.Module, Tensor], Tensor] | None = None  # of each output [batch, heads, queries, width]
 
-    see: Callable[[Observed], None] | None
-    step: int = 1
-    tap: Callable[[nn.Module, Tensor], Tensor] | None = None
+    def show(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        setting: dict[str, Any],
+    ) -> None:
+        """Call ``observe`` with the weights of a call, in blocks that fit in memory."""
+        count, keys, device = query.shape[2], key.shape[2], query.device
+        first, step = (self.step - 1, self.step) if count >= self.step else (0, 1)  # the last query of each sees most
+        size = max(BLOCK // max(query.shape[0] * query.shape[1] * keys, 1), 1)
+        for queries in torch.arange(first, count, step, device=device).split(size) if self.observe else ():
+            part = mask[..., queries, :] if mask is not None and mask.shape[-2] > 1 else mask
+            if causal:
+                visible = torch.arange(keys, device=device) <= queries[:, None]
+                part = visible if part is None else _add_bias(visible, part)
+            weights = attention_weights(query[:, :, queries], key, part, **setting)
+            keep = part if part is None or part.dtype == torch.bool else part != -math.inf
+            self.observe(Observed(module, weights, keep, queries, count, value))  # type: ignore[misc]
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
 
 
-def register(name: str) -> None:
+def register(mapping: str) -> None:
     """Register a mapping with transformers under its own name; idempotent."""
-    adapter.register(name, partial(attend, name))
+    adapter.register(mapping, partial(attend, mapping))
 
 
 def attend(
@@ -78,13 +86,10 @@ def attend(
 
     Args:
         mapping: the mapping's name.
-        module: the calling attention module, which holds the mapping's parameter.
-        query: ``[batch, heads, queries, width]``.
-        key: ``[batch, key heads, keys, width]``; each key head serves a group of query heads.
-        value: like ``key``.
+        module: the calling attention module, with the mapping's parameter.
+        query, key, value: ``[batch, heads, length, width]``; each key head serves a group of query heads.
         attention_mask: True = keep, or a bias added to the scores; broadcasts to ``[batch, heads, queries, keys]``.
-        scaling: the factor of the scores; ``1 / sqrt(width)`` by default.
-        dropout: the probability of dropping a weight.
+        scaling, dropout: as in :func:`sparse_attention`.
         is_causal: whether queries see only earlier keys, used without a mask; ``module.is_causal`` by default.
         position_bias: a bias added to the scores.
         options: further arguments of the model's call.
@@ -92,17 +97,29 @@ def attend(
     Returns:
         The output ``[batch, queries, heads, width]``, and the weights if requested.
     """
-    _refuse_unsupported(mapping, module, options)
+    if refused := [name for name in adapter.UNSUPPORTED if options.get(name) is not None]:
+        raise ValueError(
+            f"{mapping} attention does not support {refused[0]!r}, which {type(module).__name__} passes;"
+            " use the model's own attention: model.set_attn_implementation('eager')"
+        )
     causal = attention_mask is None and adapter.is_causal(module, is_causal, query.shape[2])
-    mask = _add_bias(_crop(attention_mask, key.shape[2]), position_bias)
-    query, scale = _scale(mapping, module, query, scaling)
-    given = {"scale": scale, "enable_gqa": True, "mapping": mapping, **_parameter(mapping, module, key.shape[2])}
-    output = sparse_attention(query, key, value, mask, dropout, causal, **given)
-    for observer in _current_observers():
-        _show(observer, module, query, key, value, mask, causal, given)
-        output = observer.tap(module, output) if observer.tap else output
-    wanted = adapter.weights_wanted(options)
-    weights = attention_weights(query, key, mask, causal, **given) if wanted else None
+    mask = None if attention_mask is None else attention_mask[..., : key.shape[2]]
+    if mask is not None and mask.dtype != torch.bool:  # large negative biases mask a key
+        mask = mask.masked_fill(mask <= adapter.MASKED, -math.inf)
+    mask = _add_bias(mask, position_bias)
+    setting: dict[str, Any] = {"scale": scaling, "enable_gqa": True, "mapping": mapping}
+    setting |= _parameter(mapping, module, key.shape[2])
+    own = parameter_of(module)
+    if own is not None and own.name == mapping and own.log_scale is not None:  # the mapping that is in use now
+        usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
+        query = (query * (usual * own.log_scale)[:, None, None]).to(query.dtype)
+        setting |= {"scale": None, "log_n_scale": True}
+    output = sparse_attention(query, key, value, mask, dropout, causal, **setting)
+    for observer in () if torch.compiler.is_compiling() else _observers.get():  # Dynamo cannot trace a ContextVar
+        observer.show(module, query, key, value, mask, causal, setting)
+        output = observer.replace(module, output) if observer.replace else output
+    asked = adapter.weights_wanted(options)
+    weights = attention_weights(query, key, mask, causal, **setting) if asked else None
     return output.transpose(1, 2).contiguous(), weights
 
 
@@ -116,90 +133,22 @@ def observing(observer: Observer) -> Iterator[None]:
         _observers.reset(token)
 
 
-def _show(
-    observer: Observer,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    given: dict[str, Any],
-) -> None:
-    """Call an observer with the weights of a call, in blocks of queries."""
-    for rows in _row_blocks(query, key, observer.step) if observer.see else ():
-        kept = _rows_of(mask, causal, rows, key.shape[2])
-        weights = attention_weights(query[:, :, rows], key, kept, **given)
-        observer.see(Observed(module, weights, _kept(kept), rows, query.shape[2], value))  # type: ignore[misc]
-
-
-def _current_observers() -> tuple[Observer, ...]:
-    return () if torch.compiler.is_compiling() else _observers.get()  # Dynamo cannot trace a ContextVar
-
-
-def _refuse_unsupported(mapping: str, module: nn.Module, options: dict[str, Any]) -> None:
-    for name in adapter.UNSUPPORTED:
-        if options.get(name) is not None:
-            raise ValueError(
-                f"{mapping} attention does not support {name!r}, which {type(module).__name__} passes;"
-                " use the model's own attention: model.set_attn_implementation('eager')"
-            )
-
-
 def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
-    parameter = MAPPINGS[mapping].parameter
+    """The parameter of the mapping and its options, as arguments of :func:`sparse_attention`."""
+    parameter, own = MAPPINGS[mapping].parameter, parameter_of(module)
     if parameter is None:
         return {}
-    held = parameter_of(module)
-    if held is None or held.name != mapping:
-        letter = parameter.name
+    if own is None or own.name != mapping:
+        name = parameter.name
         raise ValueError(
-            f"{type(module).__name__} has no {letter}: attn_implementation={mapping!r} alone does not set it;"
-            f" call set_attention(model, {mapping!r}, {letter}=...)"
+            f"{type(module).__name__} has no {name}: attn_implementation={mapping!r} alone does not set it;"
+            f" call set_attention(model, {mapping!r}, {name}=...)"
         )
-    held.check_length(keys)
-    return {parameter.name: held.loaded_value(), **held.options}
-
-
-def _scale(mapping: str, module: nn.Module, query: Tensor, scaling: float | None) -> tuple[Tensor, float | str | None]:
-    """The query and the scale; with ``scale="log n"`` the factors of the heads are multiplied into the query."""
-    held = parameter_of(module)
-    if held is None or held.log_scale is None or held.name != mapping:  # a mapping that is not in use now
-        return query, scaling
-    usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
-    return (query * (usual * held.log_scale)[:, None, None]).to(query.dtype), "log n"
-
-
-def _crop(mask: Tensor | None, keys: int) -> Tensor | None:
-    """The mask of the first ``keys`` keys. Large negative biases become ``-inf``: the key is removed."""
-    if mask is None or mask.dtype == torch.bool:
-        return mask if mask is None else mask[..., :keys]
-    mask = mask[..., :keys]
-    return mask.masked_fill(mask <= adapter.HIDDEN, -math.inf)
+    own.check_length(keys)
+    return {parameter.name: own.loaded_value(), **own.options}
 
 
 def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
     if bias is None or mask is None:
         return mask if bias is None else bias
     return bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
-
-
-def _row_blocks(query: Tensor, key: Tensor, step: int) -> Iterator[Tensor]:
-    """The indices of every ``step``-th query, in blocks whose weights fit in memory."""
-    rows = torch.arange(step - 1, query.shape[2], step, device=query.device)  # the last query of each step sees most
-    size = max(BLOCK // max(query.shape[0] * query.shape[1] * key.shape[2], 1), 1)
-    yield from (rows if len(rows) else torch.arange(query.shape[2], device=query.device)).split(size)
-
-
-def _rows_of(mask: Tensor | None, causal: bool, rows: Tensor, keys: int) -> Tensor | None:
-    """The mask of some queries, which includes the causal one."""
-    if mask is not None and mask.shape[-2] > 1:
-        mask = mask[..., rows, :]
-    if not causal:
-        return mask
-    seen = torch.arange(keys, device=rows.device) <= rows[:, None]
-    return seen if mask is None else _add_bias(seen, mask)
-
-
-def _kept(mask: Tensor | None) -> Tensor | None:
-    return mask if mask is None or mask.dtype == torch.bool else mask != -math.inf

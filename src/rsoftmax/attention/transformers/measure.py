@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rsoftmax._transformers import check_unicode
+from rsoftmax._transformers import check_unicode, load_pretrained
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import (
     HeadTable,
-    layers,
-    load_pretrained,
-    parameters,
+    attention_layers,
+    head_parameters,
     pretrained_model,
     set_attention,
 )
 from rsoftmax.attention.transformers.attend import Observed, Observer, observing
+from rsoftmax.attention.transformers.saving import register_attention
 from rsoftmax.mappings import MAPPINGS
 
 MAX_TOKENS = 64  # more would not be legible in a plot
@@ -56,19 +56,19 @@ def sparsity(model: nn.Module, batch: Mapping[str, Any]) -> HeadTable:
 def zeros_of(model: nn.Module, batches: Iterable[Mapping[str, Any]], step: int = 1) -> tuple[HeadTable, int]:
     """The share of zeros over several batches, on every ``step``-th query, and the largest number of keys."""
     zeros: dict[nn.Module, Tensor] = {}
-    kept: dict[nn.Module, Tensor] = {}
+    pairs: dict[nn.Module, Tensor] = {}
     called: dict[str, nn.Module] = {}
     lengths = {0}
 
     def count(batch: Mapping[str, Any], seen: Observed) -> None:
         module, keep, weights = seen.module, real_pairs(model, seen, batch), seen.weights
         zeros[module] = zeros.get(module, 0) + ((weights == 0) & keep).sum((0, 2, 3))
-        kept[module] = kept.get(module, 0) + keep.sum((0, 2, 3))
+        pairs[module] = pairs.get(module, 0) + keep.sum((0, 2, 3))
         lengths.add(weights.shape[-1])
 
     for batch in batches:
         called |= run_observed(model, batch, Observer(partial(count, batch), step))
-    return HeadTable.of("zeros", {name: zeros[module] / kept[module] for name, module in called.items()}), max(lengths)
+    return HeadTable.of("zeros", {name: zeros[module] / pairs[module] for name, module in called.items()}), max(lengths)
 
 
 def attention_maps(model: nn.Module, batch: Mapping[str, Any], *, masked: float = 0.0) -> dict[str, Tensor]:
@@ -80,8 +80,8 @@ def attention_maps(model: nn.Module, batch: Mapping[str, Any], *, masked: float 
         masked: the value of masked entries; NaN distinguishes them from the zeros of the mapping.
 
     Returns:
-        ``[batch, heads, queries, keys]`` by the names of :func:`layers`; for a module shared by several layers, the
-        weights of its last call.
+        ``[batch, heads, queries, keys]`` by the names of :func:`attention_layers`; for a module shared by several
+        layers, the weights of its last call.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -93,37 +93,38 @@ def attention_maps(model: nn.Module, batch: Mapping[str, Any], *, masked: float 
         >>> weights.shape, (weights == 0).sum(-1).unique()
         (torch.Size([1, 2, 5, 5]), tensor([2]))
     """
-    found: dict[nn.Module, Tensor] = {}
+    maps: dict[nn.Module, Tensor] = {}
 
-    def keep(seen: Observed) -> None:
-        weights = seen.weights if seen.kept is None else seen.weights.masked_fill(~seen.kept, masked)
-        first = int(seen.rows[0]) == 0  # of a further call of a shared module
-        found[seen.module] = weights if first else torch.cat([found[seen.module], weights], -2)
+    def collect(seen: Observed) -> None:
+        weights = seen.weights if seen.mask is None else seen.weights.masked_fill(~seen.mask, masked)
+        first = int(seen.queries[0]) == 0  # of a further call of a shared module
+        maps[seen.module] = weights if first else torch.cat([maps[seen.module], weights], -2)
 
-    return {name: found[module] for name, module in run_observed(model, batch, Observer(keep)).items()}
+    return {name: maps[module] for name, module in run_observed(model, batch, Observer(collect)).items()}
 
 
 def real_pairs(model: nn.Module, seen: Observed, batch: Mapping[str, Any]) -> Tensor:
     """Which weights belong to pairs of real tokens that see each other: not masked, and no padding as query."""
-    keep = torch.ones_like(seen.weights, dtype=torch.bool) if seen.kept is None else seen.kept.expand_as(seen.weights)
+    keep = torch.ones_like(seen.weights, dtype=torch.bool) if seen.mask is None else seen.mask.expand_as(seen.weights)
     host = pretrained_model(model)
     in_decoder = host.config.is_encoder_decoder and any(seen.module is part for part in host.get_decoder().modules())
     tokens = batch.get("decoder_attention_mask" if in_decoder else "attention_mask")
-    if tokens is None or tokens.shape != (len(keep), seen.queries):
+    if tokens is None or tokens.shape != (len(keep), seen.query_count):
         return keep
     real: Tensor = tokens.bool().to(keep.device)
-    return keep & real[:, None, seen.rows, None]
+    return keep & real[:, None, seen.queries, None]
 
 
 def run_observed(model: nn.Module, batch: Mapping[str, Any], observer: Observer) -> dict[str, nn.Module]:
     """Run the model, observe every attention call, and return the modules that were called."""
-    called, observe = set(), observer.see or (lambda seen: None)
+    called = set()
 
-    def see(seen: Observed) -> None:
+    def observe(seen: Observed) -> None:
         called.add(seen.module)
-        observe(seen)
+        if observer.observe:
+            observer.observe(seen)
 
-    with torch.no_grad(), evaluating(model), UNCOMPILED, observing(observer._replace(see=see)):
+    with torch.no_grad(), evaluating(model), UNCOMPILED, observing(observer._replace(observe=observe)):
         model(**batch)
     host = pretrained_model(model)
     if not called:
@@ -171,22 +172,16 @@ UNCOMPILED = _Uncompiled()
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of some heads of one layer for one sentence.
+    """The weights of some heads of one layer for one sentence."""
 
-    Attributes:
-        title: the mapping and the layer.
-        tokens: the tokens of the sentence.
-        weights: ``[queries, keys]`` by head; NaN where masked.
-    """
-
-    title: str
+    title: str  # the mapping and the layer
     tokens: list[str]
-    weights: dict[int, Tensor]
+    weights: dict[int, Tensor]  # by head: [queries, keys], NaN where masked
 
     def zeros(self, head: int) -> float:
         """The share of exact zeros among the unmasked weights."""
-        kept = self.weights[head][~self.weights[head].isnan()]
-        return float((kept == 0).float().mean())
+        unmasked = self.weights[head][~self.weights[head].isnan()]
+        return float((unmasked == 0).float().mean())
 
 
 def attention_map(
@@ -201,20 +196,18 @@ def attention_map(
 
     Args:
         source: a folder or a hub id with a model and its tokenizer.
-        text: the sentence.
+        text: the sentence; the decoder of an encoder-decoder model gets the same one.
         layer: its index; negative indices count from the end.
         heads: their indices; all heads by default.
         mapping: the mapping to use; by default the one the model was saved with, or else softmax.
-        parameter: the mapping's parameter by its letter.
-
-    Returns:
-        The weights. In an encoder-decoder model, the decoder gets the same sentence.
+        parameter: the mapping's parameter by its name.
     """
     check_unicode(text)
+    register_attention()
     tokenizer, model = load_pretrained(source)
-    given: dict[str, Any] = parameter or {}
-    if mapping is not None or given:
-        set_attention(model, mapping or "r_softmax", **given)
+    setting: dict[str, Any] = parameter or {}
+    if mapping is not None or setting:
+        set_attention(model, mapping or "r_softmax", **setting)
     elif adapter.implementation(model.config) not in MAPPINGS:
         set_attention(model, "softmax")
     batch = dict(tokenizer(text, return_tensors="pt"))
@@ -223,20 +216,17 @@ def attention_map(
         raise ValueError(f"a plot has room for {MAX_TOKENS} tokens, but the text has {len(tokens)}")
     if model.config.is_encoder_decoder:
         batch["decoder_input_ids"] = batch["input_ids"]
-    names = layers(model)
+    names = attention_layers(model)
     name = names[_index("layer", layer, len(names))]
     weights = attention_maps(model, batch, masked=torch.nan)[name][0]
     chosen = range(len(weights)) if not heads else [_index("head", head, len(weights)) for head in heads]
-    return AttentionMap(f"{_title(model)}    {name}", tokens, {head: weights[head] for head in chosen})
-
-
-def _title(model: Any) -> str:
-    mapping = adapter.implementation(model.config)
-    if mapping not in MAPPINGS or MAPPINGS[mapping].parameter is None:
-        return str(mapping)
-    used = parameters(model)
-    values = used.values[~used.values.isnan()].unique().tolist()
-    return f"{mapping}, {used.title} = {' to '.join(f'{value:.3g}' for value in sorted({min(values), max(values)}))}"
+    title = str(adapter.implementation(model.config))
+    if MAPPINGS[title].parameter is not None:
+        table = head_parameters(model)
+        values = table.values[~table.values.isnan()].unique().tolist()
+        ends = sorted({min(values), max(values)})
+        title += f", {table.title} = {' to '.join(f'{value:.3g}' for value in ends)}"
+    return AttentionMap(f"{title}    {name}", tokens, {head: weights[head] for head in chosen})
 
 
 def _index(what: str, number: int, count: int) -> int:

@@ -1,31 +1,19 @@
-"""Save sparse models and load them again, by extending six methods of transformers.
+"""Register the mappings with transformers, and save and load sparse models, by extending six of its methods.
 
 transformers does not save a model's attention implementation, and offers no way to add submodules to a model under
-construction. For models that use one of our mappings, and for no others:
-
-* ``PreTrainedConfig.to_dict`` writes the mapping as ``attn_implementation``, which ``from_pretrained`` reads. A program
-  that has not imported this package then stops with transformers' error about an unknown implementation;
-* ``PreTrainedModel._check_and_adjust_attn_implementation`` takes the mapping from our own entry if such a program has
-  rewritten the configuration and dropped ``attn_implementation``;
-* ``PreTrainedModel.post_init`` gives a new model the mapping's parameter for each head, before the checkpoint is read;
-* ``PreTrainedModel._initialize_weights`` fills parameters that the checkpoint lacks with the values of the
-  configuration;
-* ``PreTrainedModel.set_attn_implementation`` raises if part of the model would stay dense;
-* ``PreTrainedModel.save_pretrained`` leaves out parameters of a mapping that is not in use, for example after
-  ``set_attn_implementation("sdpa")``. The model keeps them, and can switch back.
+construction. Six methods of ``PreTrainedConfig`` and ``PreTrainedModel`` are extended by the functions of the same name
+below, for models that use one of our mappings and for no others. Nothing is changed before
+:func:`register_attention` is called.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from rsoftmax._rows import ParamSpec
 from rsoftmax._transformers import ENTRY
-from rsoftmax.attention.layers import NEUTRAL_SCALE
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.adapter import Implementation
 from rsoftmax.attention.transformers.attend import register
@@ -38,105 +26,145 @@ from rsoftmax.attention.transformers.parameters import (
     build,
     head_counts,
     parameter_of,
-    to_json,
 )
-from rsoftmax.attention.transformers.probe import refuse_dense
 from rsoftmax.registry import MAPPINGS
 
-"""The entry of a configuration that holds the arguments of :func:`set_attention`."""
-
 SOURCE = f"config.json, entry {ENTRY!r}"
-"""Where a wrong setting was found, for error messages."""
-
+"""Where a wrong setting was read, for error messages."""
 
 TYPES: dict[str, tuple[Any, str]] = {
     "learnable": (bool, "true or false"),
     "edge": (float | int | None, "a number"),
-    "calibration": (dict | None, "an object"),
-    "scale": (str | None, "a string"),
+    "log_n_scale": (bool, "true or false"),
+    "certificate": (dict | None, "an object"),
 }
 """The types of further settings in the entry, and how error messages describe them."""
 
+SUPPORTED = (
+    "BERT, RoBERTa, DistilBERT, ALBERT, ELECTRA, ModernBERT, ViT, GPT-2, Llama, Mistral, Qwen, BART, T5 and all others"
+    " whose attention uses transformers' AttentionInterface"
+)
 
-def install() -> None:
-    """Install the hooks; idempotent."""
-    adapter.on_config_to_dict(_write_mapping)
-    adapter.on_attention_check(_choose_mapping)
-    adapter.on_modules_built(_add_parameters)
-    adapter.on_weights_initialized(HeadParameter, _initial_tensors)
-    adapter.on_attention_set(_prepare)
-    adapter.on_model_saved(_unused)
+
+def register_attention() -> None:
+    """Let transformers load models that were saved with a mapping in place of softmax; idempotent.
+
+    Call it before ``from_pretrained`` in a new process. :func:`set_attention` and :func:`sparsify` call it themselves.
+    Without it, transformers stops with an error about an unknown ``attn_implementation``.
+
+    Every mapping becomes an ``attn_implementation``, and six methods of transformers are extended, so that models with
+    a mapping are saved and loaded with its parameter. Other models are not affected.
+
+    Example:
+        >>> from transformers import AttentionInterface
+        >>> register_attention()
+        >>> "r_softmax" in AttentionInterface().valid_keys()
+        True
+    """
+    for name in MAPPINGS:
+        if not adapter.RESERVED.search(name):
+            register(name)
+    adapter.extend(PreTrainedConfig, to_dict)
+    building = (_check_and_adjust_attn_implementation, post_init, _initialize_weights)
+    for method in (*building, set_attn_implementation, save_pretrained):
+        adapter.extend(PreTrainedModel, method)
 
 
 def remember(config: PreTrainedConfig, setting: Setting) -> None:
     """Write the arguments of :func:`set_attention` into a configuration; current values are in the checkpoint."""
     for part in adapter.configurations(config):
         vars(part).pop(ENTRY, None)
-    parameter = _parameter(config)
-    if parameter is not None:
-        entry = {parameter.name: to_json(setting.value), **setting._asdict()}
-        setattr(config, ENTRY, {name: value for name, value in entry.items() if name != "value" and value is not None})
+    parameter = MAPPINGS[str(adapter.implementation(config))].parameter
+    if parameter is None and not setting.log_n_scale:
+        return
+    entry = {parameter.name: _to_json(setting.value)} if parameter else {}
+    entry |= {"learnable": setting.learnable}
+    entry |= {"edge": setting.edge} if setting.edge is not None else {}
+    entry |= {"log_n_scale": True} if setting.log_n_scale else {}
+    setattr(config, ENTRY, entry)
 
 
-def certify(model: PreTrainedModel, calibration: dict[str, Any]) -> None:
-    """Store what :func:`calibrate` measured in the model and its configuration."""
-    getattr(model.config, ENTRY)["calibration"] = calibration
+def _to_json(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # tensors and NumPy's arrays
+        return value.tolist()
+    return float(value) if isinstance(value, Real) else [_to_json(item) for item in value]
+
+
+def certify(model: PreTrainedModel, certificate: dict[str, Any]) -> None:
+    """Store what :func:`sparsify` certified in the model and its configuration."""
+    getattr(model.config, ENTRY)["certificate"] = certificate
     for module in adapter.attention_modules(model).values():
-        if (held := parameter_of(module)) is not None:
-            held.max_length = calibration["max_length"]
+        if (own := parameter_of(module)) is not None:
+            own.max_length = certificate["max_length"]
+
+
+def refuse_dense(module: nn.Module) -> None:
+    """Raise if a part of a model, or of a module that contains one, computes its own attention weights."""
+    if dense := adapter.dense_attention(module):
+        raise refusal(module, f"{', '.join(sorted(dense))} would stay dense")
+
+
+def refusal(module: nn.Module, why: str) -> ValueError:
+    """The error for a model whose attention cannot be replaced."""
+    return ValueError(f"sparse attention: {type(module).__name__} is not supported: {why}. Supported: {SUPPORTED}")
 
 
 # ------------------------------------------------------------------------------------------- saving
 
 
-def _write_mapping(config: PreTrainedConfig, written: dict[str, Any]) -> None:
-    chosen = adapter.implementations(config)
-    if _mappings_in(chosen):
-        written["attn_implementation"] = chosen
-        written[ENTRY] = {**written.get(ENTRY, {}), "mapping": chosen}
-        _pass_on(config, written)
-    elif chosen is not None:  # dense attention was chosen: do not restore the mapping
-        written.pop(ENTRY, None)
+def to_dict(original: Callable[..., dict[str, Any]], config: PreTrainedConfig) -> dict[str, Any]:
+    """Write the mapping as ``attn_implementation``, which ``from_pretrained`` reads, and into our own entry.
 
-
-def _pass_on(config: PreTrainedConfig, written: dict[str, Any]) -> None:
-    """Write the settings of the whole model to its parts, so that each part can be loaded alone.
-
-    A table has rows for the whole model. Its parts get their rows from the checkpoint.
+    A program that has not registered the mappings then stops with transformers' error about an unknown implementation.
+    The parts of a composite model get the settings of the whole, so that each can be loaded alone; values per layer are
+    meant for the whole, and parts get theirs from the checkpoint.
     """
-    own = adapter.implementation(config)
-    setting = {
-        name: value for name, value in written[ENTRY].items() if name != "mapping" and not isinstance(value, list)
-    }
+    written = original(config)
+    used = adapter.implementations(config)
+    if not _mappings_in(used):
+        if used is not None:  # dense attention was chosen: do not restore the mapping
+            written.pop(ENTRY, None)
+        return written
+    written["attn_implementation"] = used
+    written[ENTRY] = {**written.get(ENTRY, {}), "mapping": used}
+    shared = {name: x for name, x in written[ENTRY].items() if name != "mapping" and not isinstance(x, list | tuple)}
     for key in config.sub_configs:
         part = written.get(key)
-        if isinstance(part, dict) and part.get("attn_implementation") == own:
-            part[ENTRY] = {**setting, **part[ENTRY]}
+        if isinstance(part, dict) and part.get("attn_implementation") == adapter.implementation(config):
+            part[ENTRY] = {**shared, **part[ENTRY]}
+    return written
 
 
-def _unused(model: PreTrainedModel) -> set[str]:
-    """The checkpoint names of parameters whose mapping is not in use."""
-    return {
+def save_pretrained(original: Callable[..., Any], model: PreTrainedModel, *args: Any, **options: Any) -> Any:
+    """Leave out parameters of a mapping that is not in use, for example after ``set_attn_implementation("sdpa")``.
+
+    The model keeps them, and can switch back.
+    """
+    unused = {
         f"{name}.{ATTRIBUTE}.{tensor}"
         for name, module in adapter.attention_modules(model).items()
-        if (held := parameter_of(module)) is not None and held.name != adapter.implementation(module.config)  # type: ignore[arg-type]
-        for tensor in held.state_dict()
+        if (own := parameter_of(module)) is not None and own.name != adapter.implementation(module.config)  # type: ignore[arg-type]
+        for tensor in own.state_dict()
     }
+    with adapter.ignoring_on_save(model, unused):
+        return original(model, *args, **options)
 
 
 # ------------------------------------------------------------------------------------------- loading
 
 
-def _choose_mapping(config: PreTrainedConfig, name: str | None) -> str | None:
-    """The implementation of a model under construction: the requested one, else the mapping in our entry."""
-    saved = getattr(config, ENTRY, {}).get("mapping")
-    chosen: str | None = saved if name is None and isinstance(saved, str) else name
+def _check_and_adjust_attn_implementation(
+    original: Callable[..., str], model: PreTrainedModel, attn_implementation: str | None, *args: Any, **options: Any
+) -> str:
+    """Use the mapping of our own entry if a program that does not know it has dropped ``attn_implementation``."""
+    saved = getattr(model.config, ENTRY, {}).get("mapping")
+    chosen = saved if attn_implementation is None and isinstance(saved, str) else attn_implementation
     _register(chosen)
-    return chosen
+    return original(model, chosen, *args, **options)
 
 
-def _add_parameters(model: PreTrainedModel) -> None:
-    """Give a model under construction the parameters named in its configuration."""
+def post_init(original: Callable[..., None], model: PreTrainedModel) -> None:
+    """Give a new model the mapping's parameter for each head, before the checkpoint is read."""
     if adapter.implementation(model.config) in MAPPINGS:
         refuse_dense(model)
         adapter.note_mask_support(model)
@@ -145,77 +173,78 @@ def _add_parameters(model: PreTrainedModel) -> None:
         adapter.keep_in_float32(model, ATTRIBUTE)
         if not _is_as_saved(model.config):
             adapter.ignore_in_checkpoint(model, rf"\.{ATTRIBUTE}\.")  # parameters of a mapping that is not requested
+    original(model)
+
+
+def _initialize_weights(
+    original: Callable[..., None], model: PreTrainedModel, module: nn.Module, *args: Any, **options: Any
+) -> None:
+    """Fill parameters that the checkpoint lacks with the values of the configuration."""
+    if isinstance(module, HeadParameter):
+        module.initialize()
+    else:
+        original(model, module, *args, **options)
 
 
 def _attach_parameters(model: PreTrainedModel) -> None:
-    parameter, setting = _parameter(model.config), getattr(model.config, ENTRY, None)
-    if parameter is None or setting is None or not (parameter.name in setting or _is_as_saved(model.config)):
-        return
-    modules = adapter.attention_modules(model)
-    for module, held in zip(modules.values(), _build(model.config, parameter, head_counts(modules)), strict=True):
-        if (own := parameter_of(module)) is None or own.missing is not None:  # else a part has its own settings
-            attach(module, held)
-
-
-def _build(config: PreTrainedConfig, parameter: ParamSpec, heads: list[int]) -> list[HeadParameter]:
-    """The parameter of each attention module.
+    """Add the parameters of a configuration to a model under construction.
 
     A part of a larger model may have no values, or a table that is meant for the whole. Its parameters are then NaN
     until the larger model is built. If there is none, and the checkpoint has no values either, the error is raised
     after loading, or else at the first call.
     """
-    setting, name, missing = _read_entry(config, parameter), str(adapter.implementation(config)), None
+    config, name = model.config, str(adapter.implementation(model.config))
+    entry, parameter, missing = getattr(config, ENTRY, None), MAPPINGS[name].parameter, None
+    if entry is None:
+        return
+    meant = parameter.name in entry if parameter else entry.get("mapping", name) == name
+    if not meant and not _is_as_saved(config):
+        return
+    for key, (kind, expected) in TYPES.items():
+        if key in entry and not isinstance(entry[key], kind):
+            raise TypeError(f"{SOURCE}: {key!r} must be {expected}, got {entry[key]!r}")
+    options = {key: entry[key] for key in TYPES if key in entry}
+    setting, modules = (
+        Setting(entry.get(parameter.name) if parameter else None, **options),
+        adapter.attention_modules(model),
+    )
     try:
-        if setting.value is None:
+        if parameter is not None and setting.value is None:
             raise ShapeError(f"{SOURCE}: {name} needs {parameter.describe()}")
-        held = build(name, setting, heads, SOURCE)
+        new = build(name, setting, head_counts(modules), SOURCE)
     except ShapeError as error:
         missing = f"{error}. The checkpoint has no values either"
-        held = build(name, setting._replace(value=parameter.example), heads, SOURCE)
-    for each in held if missing else ():
-        each.mark_missing(str(missing))
-    return held
-
-
-def _initial_tensors(held: HeadParameter) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-    yield held.stored, partial(_initial, held)
-    if held.log_scale is not None:
-        yield held.log_scale, partial(torch.full, held.log_scale.shape, NEUTRAL_SCALE)
-
-
-def _initial(held: HeadParameter) -> Tensor:
-    """The tensor to store if the checkpoint has none."""
-    if held.missing is not None and held.is_loading:
-        raise ValueError(held.missing)
-    return held.initial
-
-
-def _read_entry(config: PreTrainedConfig, parameter: ParamSpec) -> Setting:
-    """The arguments of :func:`set_attention` in a configuration; raises if they have wrong types."""
-    entry: dict[str, Any] = getattr(config, ENTRY)
-    setting = Setting(entry.get(parameter.name), **{name: entry[name] for name in TYPES if name in entry})
-    for name, (kind, expected) in TYPES.items():
-        if not isinstance(found := getattr(setting, name), kind):
-            raise TypeError(f"{SOURCE}: {name!r} must be {expected}, got {found!r}")
-    return setting
+        new = build(name, setting._replace(value=parameter.example), head_counts(modules), SOURCE)  # type: ignore[union-attr]
+    for module, each in zip(modules.values(), new, strict=False):
+        if missing:
+            each.mark_missing(missing)
+        if (own := parameter_of(module)) is None or own.missing is not None:  # else a part has its own settings
+            attach(module, each)
 
 
 # ------------------------------------------------------------------------------------------- both
 
 
-def _prepare(model: PreTrainedModel, chosen: Implementation) -> None:
-    """Before a model changes its implementation: check the model if the new one is a mapping, and reach all parts."""
-    if _mappings_in(chosen):
+def set_attn_implementation(
+    original: Callable[..., None],
+    model: PreTrainedModel,
+    attn_implementation: Implementation,
+    *args: Any,
+    **options: Any,
+) -> None:
+    """Raise if the new implementation is a mapping and part of the model would stay dense; reach all parts."""
+    if _mappings_in(attn_implementation):
         refuse_dense(model)
         adapter.note_mask_support(model)
-        _register(chosen)
-    if _mappings_in(chosen) or _mappings_in(adapter.implementation(model.config)):
+        _register(attn_implementation)
+    if _mappings_in(attn_implementation) or _mappings_in(adapter.implementation(model.config)):
         for part in adapter.overlooked_parts(model):
-            part.set_attn_implementation(chosen)  # type: ignore[arg-type]
+            part.set_attn_implementation(attn_implementation)  # type: ignore[arg-type]
+    original(model, attn_implementation, *args, **options)
 
 
 def _register(chosen: Implementation) -> None:
-    """Register mappings that were added to the table after this package was imported."""
+    """Register mappings that were added to the table after :func:`register_attention` was called."""
     for name in _mappings_in(chosen):
         register(name)
 
@@ -230,9 +259,3 @@ def _mappings_in(chosen: Implementation) -> set[str]:
 def _is_as_saved(config: PreTrainedConfig) -> bool:
     """Whether a model under construction uses the mapping it was saved with."""
     return bool(getattr(config, ENTRY, {}).get("mapping") == adapter.implementations(config))
-
-
-def _parameter(config: PreTrainedConfig) -> ParamSpec | None:
-    """The parameter of the mapping that a configuration selects."""
-    row = MAPPINGS.get(adapter.implementation(config) or "")
-    return row.parameter if row else None

@@ -1,6 +1,6 @@
 """The CPU kernels: the library for the best instruction set that this CPU supports.
 
-``rows`` and ``attention`` are its Python faces: tensors in, addresses out; no autograd, no checks.
+``rows`` and ``attention`` call it: tensors in, addresses out; no autograd, no checks.
 """
 
 import importlib

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from rsoftmax._tensors import Value, is_eager_cpu
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.cpu import ABSENT, DTYPES, LEVEL, OPERATIONS, STATE
 
-__all__ = ["ABSENT", "available", "backward", "extremes", "forward", "has", "new_state", "takes"]
+__all__ = ["ABSENT", "available", "backward", "extremes", "forward", "new_state", "supports", "supports_call"]
 
 
 def available() -> bool:
@@ -19,35 +20,33 @@ def available() -> bool:
     return bool(LEVEL)
 
 
-def has(name: str, dtype: torch.dtype) -> bool:
+def supports(name: str, dtype: torch.dtype) -> bool:
     """Whether the operation is implemented for the dtype."""
     return name in OPERATIONS and dtype in DTYPES
 
 
-def takes(name: str, x: Tensor, value: Value | None) -> bool:
+def supports_call(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether the kernels can map these rows; warns once if there are none."""
     if not (is_eager_cpu(x, value) if isinstance(value, Tensor) else is_eager_cpu(x)):
         return False
     if not LEVEL:
         _warn_once()
-    return has(name, x.dtype)
+    return supports(name, x.dtype)
 
 
+@cache
 def _warn_once() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(ABSENT, stacklevel=7)  # the line that called the mapping
-
-
-_warned = False
+    warnings.warn(ABSENT, stacklevel=7)  # the line that called the mapping
 
 
 def extremes(values: Tensor) -> tuple[float, float]:
-    """The least and the greatest value; both NaN if one is."""
-    values = _readable(values)
-    low, high = cpu.library.extremes(values.data_ptr(), DTYPES[values.dtype], values.numel())
-    return low, high
+    """The least and the greatest value of a tensor in memory that is not empty; both NaN if one is."""
+    if not LEVEL:
+        low, high = values.detach().aminmax()
+        return low.item(), high.item()
+    values = _as_floats(values)
+    bounds: tuple[float, float] = cpu.library.extremes(values.data_ptr(), DTYPES[values.dtype], values.numel())
+    return bounds
 
 
 def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
@@ -59,11 +58,9 @@ def new_state(name: str, x: Tensor, keep_state: bool) -> Tensor:
 def forward(
     name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The probabilities, contiguous, and the state, float64 [rows, numbers], if it is wanted."""
+    """The probabilities, contiguous, and the state, float64 [rows, numbers], if it is requested."""
     p = torch.empty_like(x) if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
-    state = None
-    if keep_state and STATE[name]:
-        state = torch.empty(x.numel() // x.size(-1), STATE[name], dtype=torch.float64, device=x.device)
+    state = new_state(name, x, True) if keep_state and STATE[name] else None
     _run(name, x, value, mask, p, state, **options)
     return p, state
 
@@ -107,7 +104,7 @@ def _run(
     """
     n = x.size(-1)
     rows, stride = (x, n) if x.is_contiguous() else _as_matrix(x)
-    values = _readable(value) if isinstance(value, Tensor) else None
+    values = _as_floats(value) if isinstance(value, Tensor) else None
     offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
     cpu.library.run(
         op=OPERATIONS[name],
@@ -134,8 +131,8 @@ def _run(
     )
 
 
-def _readable(values: Tensor) -> Tensor:
-    """Values as the library reads them: float32 or float64, one after the other."""
+def _as_floats(values: Tensor) -> Tensor:
+    """Values as the library reads them: float32 or float64, contiguous."""
     return (values.float() if values.dtype.itemsize < 4 else values).contiguous()
 
 

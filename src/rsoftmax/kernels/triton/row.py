@@ -1,10 +1,10 @@
-"""Shared by the kernels: rows in memory, the exponential, and floats as ordered integers.
+"""Shared by the kernels: rows in memory, the exponential, floats as ordered integers, order statistics.
 
 A program maps a few rows, chunk by chunk of their columns. A row that fits into one chunk is read once and stays in
 registers; longer rows are read again in each pass. A pass is written once for both:
 
-    for start in range(0, end(line), BLOCK):
-        entries = chunk(line, start)
+    for start in range(0, end(chunks), BLOCK):
+        entries = chunk(chunks, start)
 """
 # mypy: ignore-errors
 # ruff: noqa: N803
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     strides: tuple[int, ...]
 
 
-class Line(NamedTuple):
+class Chunks(NamedTuple):
     """The rows of a program: their first chunk, and how to read the others, if any."""
 
     tile: Any
@@ -43,65 +43,65 @@ class Line(NamedTuple):
     row: Any  # the indices of the rows
     col: Any  # the columns of a chunk
     n: int
-    beyond: float  # the value of removed entries, and of those beyond the end of a row
+    other: float  # the value of masked entries, and of those beyond the end of a row
 
 
 @triton.jit
-def places(rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def indices(rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """The indices of this program's rows and of a chunk's columns. Beyond the last row, that row is computed again."""
     return tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), rows - 1), tl.arange(0, BLOCK)
 
 
 @triton.jit
-def end(line):
+def end(chunks):
     """The end of a pass over the columns."""
-    return line.tile.shape[1] if line.tensor is None else line.n
+    return chunks.tile.shape[1] if chunks.tensor is None else chunks.n
 
 
 @triton.jit
-def chunk(line, start):
+def chunk(chunks, start):
     """Some columns of a program's rows."""
-    if line.tensor is None:
-        return line.tile
+    if chunks.tensor is None:
+        return chunks.tile
     else:
-        return entries(line.tensor, line.mask, line.row, start + line.col, line.n, line.beyond)
+        return load_rows(chunks.tensor, chunks.mask, chunks.row, start + chunks.col, chunks.n, chunks.other)
 
 
 @triton.jit
-def entries(tensor, mask, row, col, n, beyond):
+def load_rows(tensor, mask, row, col, n, other):
     """Entries of rows as float32."""
-    read = load(tensor, row, col, n, beyond).to(tl.float32)
+    read = load(tensor, row, col, n, other).to(tl.float32)
     if mask is not None:
-        read = tl.where(load(mask, row, col, n, 0), read, beyond)
+        read = tl.where(load(mask, row, col, n, 0), read, other)
     return read
 
 
 @triton.jit
-def load(tensor, row, col, n, beyond):
+def load(tensor, row, col, n, other):
     """Entries of rows in their stored dtype."""
-    place = beginning(tensor, row)[:, None] + col.to(tl.int64)[None, :] * tensor.step
-    return tl.load(place, mask=col[None, :] < n, other=beyond)
+    address = row_start(tensor, row)[:, None] + col.to(tl.int64)[None, :] * tensor.step
+    return tl.load(address, mask=col[None, :] < n, other=other)
 
 
 @triton.jit
-def beginning(tensor, row):
+def row_start(tensor, row):
     """Where rows begin in memory."""
-    place = tensor.data
+    address = tensor.data
     for i in tl.static_range(len(tensor.sizes)):
-        place += (row % tensor.sizes[i]).to(tl.int64) * tensor.strides[i]
+        address += (row % tensor.sizes[i]).to(tl.int64) * tensor.strides[i]
         row = row // tensor.sizes[i]
-    return place + row.to(tl.int64) * tensor.strides[len(tensor.sizes)]
+    return address + row.to(tl.int64) * tensor.strides[len(tensor.sizes)]
 
 
 @triton.jit
-def write(to, row, col, n, entries):
+def store_rows(to, row, col, n, entries):
     """Store entries of contiguous rows."""
-    place = to + row.to(tl.int64)[:, None] * n + col[None, :]
-    tl.store(place, entries.to(to.dtype.element_ty), mask=col[None, :] < n)
+    address = to + row.to(tl.int64)[:, None] * n + col[None, :]
+    tl.store(address, entries.to(to.dtype.element_ty), mask=col[None, :] < n)
 
 
 @triton.jit
-def lifted_exp(d):
+def scaled_exp(d):
     """``2^64 e^d`` for d <= 0, within 2 units in the last place: d = k ln 2 + r, and a polynomial for e^r.
 
     With the factor, every result is a normal number; the division by a sum of such results cancels it.
@@ -143,3 +143,79 @@ def power_near_inverse(span):
     """A power of two near 1 / span, by which numbers can be multiplied without rounding."""
     exponent = span.to(tl.int32, bitcast=True) >> 23
     return (tl.maximum(254 - exponent, 1) << 23).to(tl.float32, bitcast=True)
+
+
+# --------------------------------------------------------------------------- extremes and order statistics
+
+
+@triton.jit
+def row_statistics(chunks):
+    """The largest and the smallest unmasked entry, their number, and whether there is a NaN or +inf.
+
+    The largest is 0 in a fully masked row, or in a row with NaN or +inf.
+    """
+    top = tl.full(chunks.tile.shape, -INF, tl.float32)
+    bottom = tl.full(chunks.tile.shape, INF, tl.float32)
+    count = tl.zeros_like(chunks.tile)
+    bad = tl.zeros_like(chunks.tile)
+    for start in range(0, end(chunks), chunks.tile.shape[1]):
+        v = chunk(chunks, start)
+        top = tl.maximum(top, v)
+        bottom = tl.minimum(bottom, tl.where(v > -INF, v, INF))
+        count += tl.where(v > -INF, 1.0, 0.0)
+        bad += tl.where(v < INF, 0.0, 1.0)
+    top, bottom, count, bad = tl.max(top, 1), tl.min(bottom, 1), tl.sum(count, 1), tl.sum(bad, 1) > 0
+    count = tl.where(bad, 0.0, count)
+    return tl.where(count == 0, 0.0, top), bottom, count, bad
+
+
+@triton.jit
+def kth_largest(chunks, k, bottom, top, PIVOTS: tl.constexpr):
+    """The k-th largest entry of each row, of those from ``bottom`` to ``top``.
+
+    Bisection on keys: ``low`` has at least k entries from it on, everything above ``high`` has fewer. It ends when one
+    key is left or exactly k entries remain. Rows that are read again in each pass are divided by several pivots.
+    """
+    low, high = key(bottom), key(top)
+    share = (tl.arange(0, PIVOTS) + 1).to(tl.uint32)[None, :]
+    while tl.max((low < high).to(tl.int32), 0) > 0:
+        span = tl.where(low < high, high - low, 0).to(tl.uint32, bitcast=True)[:, None]
+        step = (span + PIVOTS) // (PIVOTS + 1)  # rounded up
+        pivot = low[:, None] + tl.minimum(step * share, span).to(tl.int32, bitcast=True)
+        count = count_from(chunks, unkey(pivot))
+        enough = count >= k[:, None]
+        exact = tl.min(tl.where(enough, count, INF), 1) == k
+        low = tl.max(tl.where(enough, pivot, low[:, None]), 1)
+        high = tl.where(exact, low, tl.min(tl.where(enough, high[:, None], pivot - 1), 1))
+    return least_from(chunks, unkey(low))
+
+
+@triton.jit
+def count_from(chunks, limits):
+    """How many entries of each row are not below each of its limits."""
+    count = tl.zeros([limits.shape[0], limits.shape[1], chunks.tile.shape[1]], tl.float32)
+    for start in range(0, end(chunks), chunks.tile.shape[1]):
+        count += tl.where(chunk(chunks, start)[:, None, :] >= limits[:, :, None], 1.0, 0.0)
+    return tl.sum(count, 2)
+
+
+@triton.jit
+def least_from(chunks, limit):
+    """The smallest entry of each row that is not below a limit."""
+    least = tl.full(chunks.tile.shape, INF, tl.float32)
+    for start in range(0, end(chunks), chunks.tile.shape[1]):
+        v = chunk(chunks, start)
+        least = tl.minimum(least, tl.where(v >= limit[:, None], v, INF))
+    return tl.min(least, 1)
+
+
+@triton.jit
+def count_above(chunks, lo):
+    """How many entries of each row are larger than ``lo``, and the smallest of them."""
+    count = tl.zeros_like(chunks.tile)
+    least = tl.full(chunks.tile.shape, INF, tl.float32)
+    for start in range(0, end(chunks), chunks.tile.shape[1]):
+        v = chunk(chunks, start)
+        count += tl.where(v > lo[:, None], 1.0, 0.0)
+        least = tl.minimum(least, tl.where(v > lo[:, None], v, INF))
+    return tl.sum(count, 1), tl.min(least, 1)

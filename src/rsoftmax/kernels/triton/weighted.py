@@ -20,20 +20,22 @@ from rsoftmax.kernels.triton.row import (
     LARGEST,
     SMALLEST,
     SMALLEST_NORMAL,
-    Line,
-    beginning,
+    Chunks,
     chunk,
+    count_above,
     end,
-    entries,
+    indices,
     key,
-    lifted_exp,
-    places,
+    kth_largest,
+    load_rows,
     power_near_inverse,
     round_down,
+    row_start,
+    row_statistics,
+    scaled_exp,
+    store_rows,
     unkey,
-    write,
 )
-from rsoftmax.kernels.triton.search import count_above, kth_largest, survey
 
 
 class Weights(NamedTuple):
@@ -55,38 +57,38 @@ def forward(
     NAME: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, PIVOTS: tl.constexpr,
 ):  # fmt: skip
     """Map rows of ``x`` into ``p``, and store the state for backward."""
-    row, col = places(rows, ROWS, BLOCK)
-    line = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
-    m, bottom, kept, bad = survey(line)
+    row, col = indices(rows, ROWS, BLOCK)
+    chunks = Chunks(load_rows(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
+    m, bottom, count, bad = row_statistics(chunks)
     if NAME == "softmax":
-        weights = constant(m)
+        weights = constant_weights(m)
     else:
-        parameter = of_rows(value, number, row)
+        parameter = load_parameter(value, number, row)
         bad |= ~(parameter >= (1 if NAME == "k_softmax" else 0))
         if NAME == "t_softmax":
-            weights = above_t(parameter)
-            weights = capped(weights, -weights.lo, edge)
+            weights = t_softmax_weights(parameter)
+            weights = with_edge(weights, -weights.lo, edge)
         else:
             if NAME == "r_softmax":
                 bad |= ~(parameter <= 1)
-            weights = above_quantile(line, tl.where(bad, 0.0, parameter), m, bottom, kept, NAME, PIVOTS)
-            weights = capped(weights, m - weights.lo, edge)
+            weights = quantile_weights(chunks, tl.where(bad, 0.0, parameter), m, bottom, count, NAME, PIVOTS)
+            weights = with_edge(weights, m - weights.lo, edge)
 
-    total = tl.zeros_like(line.tile)
-    for start in range(0, end(line), BLOCK):
-        total += mass(chunk(line, start), m, weights, edge, NAME)
+    total = tl.zeros_like(chunks.tile)
+    for start in range(0, end(chunks), BLOCK):
+        total += mass(chunk(chunks, start), m, weights, edge, NAME)
     total = tl.sum(total, 1)
-    total = tl.where(total == 0, 1.0, total)  # nothing is kept
+    total = tl.where(total == 0, 1.0, total)  # a fully masked row
     inverse = 1 / total
-    for start in range(0, end(line), BLOCK):
-        e = mass(chunk(line, start), m, weights, edge, NAME)
+    for start in range(0, end(chunks), BLOCK):
+        e = mass(chunk(chunks, start), m, weights, edge, NAME)
         share = e * inverse[:, None]
         share += (e - share * total[:, None]) * inverse[:, None]  # a corrected product is as good as a division
-        write(p, row, start + col, n, tl.where(bad[:, None], float("nan"), share))
+        store_rows(p, row, start + col, n, tl.where(bad[:, None], float("nan"), share))
     if state is not None:
         unit = tl.minimum(weights.slope * inverse, LARGEST)
         w = weights
-        remember(state + row, rows, (m, unit, w.first, w.slope, w.anchor, w.rest, w.cap, w.lo, w.f, w.rise))
+        store_state(state + row, rows, (m, unit, w.first, w.slope, w.anchor, w.rest, w.cap, w.lo, w.f, w.rise))
 
 
 @triton.jit
@@ -98,11 +100,11 @@ def backward(
 
     ``h = g - sum p g``, and ``u``, e^x / sum where the weight rises, is the derivative of p in its own weight.
     """
-    row, col = places(rows, ROWS, BLOCK)
-    xs = Line(entries(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
-    ps = Line(entries(p, None, row, col, n, 0.0), None if WHOLE else p, None, row, col, n, 0.0)
-    gs = Line(entries(g, None, row, col, n, 0.0), None if WHOLE else g, None, row, col, n, 0.0)
-    m, unit, weights = recall(state + row, rows)
+    row, col = indices(rows, ROWS, BLOCK)
+    xs = Chunks(load_rows(x, mask, row, col, n, -INF), None if WHOLE else x, mask, row, col, n, -INF)
+    ps = Chunks(load_rows(p, None, row, col, n, 0.0), None if WHOLE else p, None, row, col, n, 0.0)
+    gs = Chunks(load_rows(g, None, row, col, n, 0.0), None if WHOLE else g, None, row, col, n, 0.0)
+    m, unit, weights = load_state(state + row, rows)
 
     mean = tl.zeros_like(xs.tile)
     for start in range(0, end(xs), BLOCK):
@@ -138,18 +140,18 @@ def backward(
             here = start + col[None, :]
             d -= tl.where(here == lower, (through * (1 - weights.f))[:, None], 0.0)
             d -= tl.where(here == upper, (through * weights.f)[:, None], 0.0)
-        write(dx, row, start + col, n, d)
+        store_rows(dx, row, start + col, n, d)
     if dvalue is not None:
         along = through if NAME == "t_softmax" else (tl.zeros_like(through) if DETACH else -through * weights.rise)
         tl.store(dvalue + row, along.to(dvalue.dtype.element_ty))
 
 
 @triton.jit
-def of_rows(value, number, row):
+def load_parameter(value, number, row):
     """The parameter of each row as float64. A number is passed as the sum of three float32."""
     parameter = tl.zeros_like(row).to(tl.float64)
     if value is not None:
-        parameter += tl.load(beginning(value, row)).to(tl.float64)
+        parameter += tl.load(row_start(value, row)).to(tl.float64)
     else:
         parameter += number[0]
         parameter += number[1]
@@ -158,14 +160,14 @@ def of_rows(value, number, row):
 
 
 @triton.jit
-def constant(m):
+def constant_weights(m):
     """The weights of softmax."""
     zero = tl.zeros_like(m)
     return Weights(zero - LARGEST, zero, zero, zero + 1, zero + INF, zero, zero, zero)
 
 
 @triton.jit
-def above_t(t):
+def t_softmax_weights(t):
     """The weights of t_softmax, constant where t is infinite."""
     lo = round_down(-tl.maximum(t, SMALLEST))
     rising = lo > -INF
@@ -176,20 +178,20 @@ def above_t(t):
 
 
 @triton.jit
-def above_quantile(line, parameter, m, bottom, kept, NAME: tl.constexpr, PIVOTS: tl.constexpr):
+def quantile_weights(chunks, parameter, m, bottom, count, NAME: tl.constexpr, PIVOTS: tl.constexpr):
     """The weights of r_softmax and k_softmax: constant without a threshold, and where it is the maximum."""
-    last = (kept - 1).to(tl.float64)
+    last = (count - 1).to(tl.float64)
     if NAME == "r_softmax":
         sparse, rank, along = parameter > 0, parameter * last, last
     else:
         sparse, rank, along = parameter <= last, last - parameter, tl.zeros_like(last) - 1
-    sparse &= kept > 0
+    sparse &= count > 0
     rank = tl.where(sparse, rank, 0.0)
     below = tl.floor(rank)
     f = rank - below
-    k = kept - below.to(tl.float32)
-    lo = tl.where(sparse, kth_largest(line, k, tl.where(sparse, bottom, m), m, PIVOTS), m)
-    above, next_above = count_above(line, lo)
+    k = count - below.to(tl.float32)
+    lo = tl.where(sparse, kth_largest(chunks, k, tl.where(sparse, bottom, m), m, PIVOTS), m)
+    above, next_above = count_above(chunks, lo)
     hi = tl.where((above == k - 1) & (above > 0), next_above, lo)
 
     rising = lo < m
@@ -202,7 +204,7 @@ def above_quantile(line, parameter, m, bottom, kept, NAME: tl.constexpr, PIVOTS:
 
 
 @triton.jit
-def capped(weights, span, edge):
+def with_edge(weights, span, edge):
     """The weights with an edge; constant where it is 0, and without a cap where it does not lie within the span."""
     if edge is None:
         return weights
@@ -225,7 +227,7 @@ def mass(v, m, weights, edge, NAME: tl.constexpr):
     """2^64 w e^(x - m)."""
     d = v - m[:, None]
     y = d if NAME == "t_softmax" else v
-    e = lifted_exp(d)
+    e = scaled_exp(d)
     if NAME != "softmax":
         w = weight(y, weights)
         e *= w if edge is None else tl.minimum(w, weights.cap[:, None])
@@ -240,21 +242,22 @@ def derivative(v, m, weights, unit, edge, NAME: tl.constexpr):
     rises = y >= weights.first[:, None]
     if edge is not None:
         rises &= weight(y, weights) < weights.cap[:, None]
-    return tl.where(rises, tl.minimum(lifted_exp(d) * unit[:, None], LARGEST), 0.0)
+    return tl.where(rises, tl.minimum(scaled_exp(d) * unit[:, None], LARGEST), 0.0)
 
 
 @triton.jit
-def remember(place, rows, numbers):
+def store_state(address, rows, numbers):
     """Store numbers of each row."""
     for i in tl.static_range(len(numbers)):
-        tl.store(place + i * rows, numbers[i])
+        tl.store(address + i * rows, numbers[i])
 
 
 @triton.jit
-def recall(place, rows):
+def load_state(address, rows):
     """Load them: the maximum, the unit and the weights."""
+    at = address + 2 * rows
     weights = Weights(
-        tl.load(place + 2 * rows), tl.load(place + 3 * rows), tl.load(place + 4 * rows), tl.load(place + 5 * rows),
-        tl.load(place + 6 * rows), tl.load(place + 7 * rows), tl.load(place + 8 * rows), tl.load(place + 9 * rows),
+        tl.load(at), tl.load(at + rows), tl.load(at + 2 * rows), tl.load(at + 3 * rows),
+        tl.load(at + 4 * rows), tl.load(at + 5 * rows), tl.load(at + 6 * rows), tl.load(at + 7 * rows),
     )  # fmt: skip
-    return tl.load(place), tl.load(place + rows), weights
+    return tl.load(address), tl.load(address + rows), weights

@@ -7,6 +7,7 @@
 namespace rsoftmax {
 
 void attention_work(Job<AttentionCall>& job);
-long attention_threads(const AttentionCall& call);                    // how many are worth while
+// The number of threads that pays.
+long attention_threads(const AttentionCall& call);
 
 }  // namespace rsoftmax

@@ -10,71 +10,77 @@
 namespace rsoftmax {
 namespace {
 
-constexpr long few_queries = 8;                                       // of a head: too few to pay for panels; measured
-constexpr long key_tile = 128;                                        // keys whose values stay in a near cache; measured
+// Measured: so few queries of a head do not pay for panels; the values of so many keys stay in a near cache.
+constexpr long few_queries = 8, key_tile = 128;
 // With a larger share of weights that are not zero, dense products are faster; measured.
 constexpr double dense_forward = .55, dense_backward = .42;
 
 // The rows of a matrix as float32, in whole vectors: in place, or a copy filled with zeros.
 struct Rows { const float* data; long row; };
 
-inline bool in_place(const AttentionCall& call, long width) { return call.dtype == dtype_float32 && width % wide == 0; }
+inline bool in_place(const AttentionCall& call, long width) {
+    return call.dtype == dtype_float32 && width % tile_cols == 0;
+}
 
 inline Rows rows_of(const char* x, const Strides& strides, const Head& head, long width, float* copy) {
     if (in_place(head.call, width)) return {(const float*)x + head.offset(strides), strides[3]};
     with_dtype(head.call, [&](auto format) {
-        copy_rows((const decltype(format)*)x + head.offset(strides), strides[3], head.call.length, width, copy, widened(width));
+        copy_rows((const decltype(format)*)x + head.offset(strides), strides[3], head.call.length, width, copy,
+            padded_to_tile(width));
     });
-    return {copy, widened(width)};
+    return {copy, padded_to_tile(width)};
 }
 
-// The keys or values of a head, to be multiplied with queries: as panels that are all made before, or one after the other
-// where each serves once, or row by row for few queries.
+// The keys or values of a head, to be multiplied with queries: as panels that are all built before, or one after the
+// other where each serves once, or row by row for few queries.
 struct Panels {
     const Head& head;
-    const char* x;                                                    // the tensor
+    const char* x;
     const Strides& strides;
     long width;
-    float* memory;                                                    // of all panels, of one, or of a vector of rows
+    // For all panels, one, or as many rows as a vector has lanes.
+    float* memory;
     bool all;
 
-    void make() const {
-        for (long j = 0; j < head.call.length; j += wide) make(j, memory + j * width);
+    void build() const {
+        for (long j = 0; j < head.call.length; j += tile_cols) build(j, memory + j * width);
     }
 
     // s (rows x keys) = q x^T for the keys in a range, at their own columns of s; room for whole tiles around them.
-    void multiply(const float* q, long q_room, long rows, Range keys, float* s, long s_row) const {
+    void multiply(const float* q, long q_row, long rows, Range keys, float* s, long s_row) const {
         if (head.rows() <= few_queries) {
             with_dtype(head.call, [&](auto format) {
                 auto first = (const decltype(format)*)x + head.offset(strides) + keys.first * strides[3];
-                dots(q, q_room, rows, first, strides[3], keys.size(), width, memory, s + keys.first, s_row);
+                dots(q, q_row, rows, first, strides[3], keys.size(), width, memory, s + keys.first, s_row);
             });
             return;
         }
-        for (long j = keys.first / wide * wide; j < keys.last; j += wide) {
-            if (!all) make(j, memory);
-            strip<false>({q, q_room, 1}, all ? memory + j * width : memory, wide, width, s + j, s_row, rows);
+        for (long j = keys.first / tile_cols * tile_cols; j < keys.last; j += tile_cols) {
+            if (!all) build(j, memory);
+            strip<false>({q, q_row, 1}, all ? memory + j * width : memory, tile_cols, width, s + j, s_row, rows);
         }
     }
 
 private:
-    void make(long j, float* to) const {
+    void build(long j, float* to) const {
         with_dtype(head.call, [&](auto format) {
             auto first = (const decltype(format)*)x + head.offset(strides) + j * strides[3];
-            make_panel(first, strides[3], head.call.length - j, width, to);
+            build_panel(first, strides[3], head.call.length - j, width, to);
         });
     }
 };
 
-// Applies bias and mask to the scores of a query's keys: those removed become -inf, and so does the rest of the last vector.
-inline void complete(const AttentionCall& call, const Query& query, Seen keys, float* x) {
+// Applies bias and mask to the scores of a query's keys: masked ones become -inf, and so does the rest of the last
+// vector.
+inline void apply_bias_and_mask(const AttentionCall& call, const Query& query, KeyRange keys, float* x) {
     long n = keys.size();
     if (call.bias) {
         long step = call.bias_strides[4], i = 0;
         const float* bias = call.bias + query.offset(call.bias_strides) + keys.first * step;
         if (step == 1) for (; i + lanes<float> <= n; i += lanes<float>) {
-            V<float> b = load(bias + i);
-            store(x + i, b == -inf<float> ? b : load(x + i) + b);     // whatever the score is
+            Vec<float> b = load(bias + i);
+            // Masked, whatever the score is.
+            store(x + i, b == -inf<float> ? b : load(x + i) + b);
         }
         for (; i < n; i++) x[i] = bias[i * step] == -inf<float> ? -inf<float> : x[i] + bias[i * step];
     }
@@ -83,8 +89,8 @@ inline void complete(const AttentionCall& call, const Query& query, Seen keys, f
         const uint8_t* mask = call.mask + query.offset(call.mask_strides) + keys.first * step;
         using Bytes = vec<uint8_t, lanes<float>>;
         if (step == 1) for (; i + lanes<float> <= n; i += lanes<float>) {
-            Bytes::type kept = *(const Bytes::unaligned*)(mask + i);
-            store(x + i, widen<uint8_t, float>(kept) != 0 ? load(x + i) : splat(-inf<float>));
+            Bytes::type unmasked = *(const Bytes::unaligned*)(mask + i);
+            store(x + i, widen<uint8_t, float>(unmasked) != 0 ? load(x + i) : splat(-inf<float>));
         }
         for (; i < n; i++) if (!mask[i * step]) x[i] = -inf<float>;
     }
@@ -95,17 +101,19 @@ inline void complete(const AttentionCall& call, const Query& query, Seen keys, f
 struct Block {
     const Head& head;
     long first, rows;
-    Seen keys[block_rows];                                            // that each query sees
-    Range all{0, 0};                                                  // and all of them together
-    long most = 0;                                                    // keys of a query
+    // The keys that each query sees, their union, and the largest number of keys of a query.
+    KeyRange keys[block_rows];
+    Range all{0, 0};
+    long max_keys = 0;
 
-    Block(const Head& head, long first, SeenKeys& seen)
+    Block(const Head& head, long first, VisibleKeys& visible)
         : head(head), first(first), rows(std::min(block_rows, head.rows() - first)) {
         for (long i = 0; i < rows; i++) {
-            keys[i] = seen(query(i));
+            keys[i] = visible(query(i));
             if (keys[i].size() == 0) continue;
-            all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)} : Range(keys[i]);
-            most = std::max(most, keys[i].size());
+            all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)}
+                             : Range(keys[i]);
+            max_keys = std::max(max_keys, keys[i].size());
         }
     }
     Query query(long i) const { return Query(head, first + i); }
@@ -118,26 +126,27 @@ struct Block {
         return {s + i * s_row + keys[i].first, keys[i].size(), keys[i].first, query(i).parameter(head.call)};
     }
 
-    // Queries times the scale, each in `room` entries.
-    void copy_queries(float* to, long room) const {
+    // Queries times the scale, each in `to_row` entries.
+    void copy_queries(float* to, long to_row) const {
         const AttentionCall& call = head.call;
         with_dtype(call, [&](auto format) {
             for (long i = 0; i < rows; i++) {
                 auto q = (const decltype(format)*)call.q + query(i).offset(call.q_strides);
-                copy_rows(q, 0, 1, call.width, to + i * room, room, float(call.scale));
+                copy_rows(q, 0, 1, call.width, to + i * to_row, to_row, float(call.scale));
             }
         });
     }
 
-    // The scores of all rows, with mask and bias, at the columns of their keys.  Backward computes the same bits again.
-    void compute_scores(const float* q, long room, const Panels& panels, float* s, long s_row) const {
-        panels.multiply(q, room, rows, all, s, s_row);
-        for (long i = 0; i < rows; i++) complete(head.call, query(i), keys[i], s + i * s_row + keys[i].first);
+    // The scores of all rows, with mask and bias, at the columns of their keys.  Backward computes the same bits.
+    void compute_scores(const float* q, long q_row, const Panels& panels, float* s, long s_row) const {
+        panels.multiply(q, q_row, rows, all, s, s_row);
+        for (long i = 0; i < rows; i++)
+            apply_bias_and_mask(head.call, query(i), keys[i], s + i * s_row + keys[i].first);
     }
 };
 
 // Entries in a row of scores: whole tiles, a vector of room, and not a power of two.
-inline long score_room(const AttentionCall& call) { return widened(call.length) + wide; }
+inline long score_row_size(const AttentionCall& call) { return padded_to_tile(call.length) + tile_cols; }
 
 }  // namespace
 }  // namespace rsoftmax

@@ -5,36 +5,53 @@
 
 namespace rsoftmax {
 
-using Strides = int64_t[5];                                           // of a tensor of five dimensions, in elements
+// Of a tensor of five dimensions, in elements; 0 where one value serves all.
+using Strides = int64_t[5];
 
-// Every tensor has five dimensions, [batch, key head, query head of it, row, entry], and strides in elements, 0 where one
-// value serves all.  Rows of q, k, v, o and g are contiguous.  An address is null where there is none.
+// Every tensor has five dimensions, [batch, key head, query head of it, row, entry].  Rows of q, k, v, o and g are
+// contiguous.  An address is null where there is no tensor.  The fields are those of kernels/cpu/attention.py.
 struct AttentionCall {
-    int64_t op, dtype;                                                // dtype is that of q, k, v, dq, dk, dv
+    // The operation, the dtype of q, k, v, dq, dk and dv, and the sizes; `length` is the number of keys.
+    int64_t op, dtype;
     int64_t batch, heads, groups, rows, length, width, value_width;
+
     const char *q, *k, *v;
     Strides q_strides, k_strides, v_strides;
-    const float* bias;                                                // added to the scores
+    // Added to the scores.
+    const float* bias;
     Strides bias_strides;
-    const uint8_t* mask;                                              // 0 = removed
+    // 0 = masked.
+    const uint8_t* mask;
     Strides mask_strides;
-    double number;                                                    // the parameter, if it is one number ...
-    const double* values;                                             // ... or one for each row
+
+    // The parameter of the mapping: `values`, one for each row, or else `number`.
+    double number;
+    const double* values;
     Strides values_strides;
     double edge;
-    double scale;                                                     // of the scores
-    int64_t causal;                                                   // row i sees the keys 0 to i
-    int64_t dropped, seed;                                            // dropout: how many of 65536 weights; see dropout.h
-    float* o;                                                         // the output
+
+    // The factor of the scores, and whether row i sees only the keys 0 to i.
+    double scale;
+    int64_t causal;
+    // Dropout: how many of 65536 weights, see dropout.h.
+    int64_t dropped, seed;
+
+    // The output, and what forward leaves for backward, for each row.
+    float* o;
     Strides o_strides;
-    RowState* states;                                                 // one for each row, from forward to backward
-    const float* g;                                                   // backward: the incoming gradient
+    RowState* states;
+
+    // Backward: the incoming gradient; the gradients, contiguous; that of the bias, which is added to zeros; and that
+    // of the parameter, for each row.
+    const float* g;
     Strides g_strides;
-    char *dq, *dk, *dv;                                               // backward: contiguous
-    float* dbias;                                                     // backward: zeros, to be added to
+    char *dq, *dk, *dv;
+    float* dbias;
     Strides dbias_strides;
-    double* dvalues;                                                  // backward: for each row
-    int64_t threads;                                                  // at most so many
+    double* dvalues;
+
+    // The largest number of threads.
+    int64_t threads;
 };
 
 }  // namespace rsoftmax

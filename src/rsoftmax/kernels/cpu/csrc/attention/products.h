@@ -7,27 +7,28 @@
 namespace rsoftmax {
 namespace {
 
-constexpr long wide = 2 * lanes<float>;                               // columns of a tile
+// A tile of a product, whose sums are in registers: 24 of 32, or 12 of 16.
+constexpr long tile_cols = 2 * lanes<float>;
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int tall = 12;                                              // its rows: 24 of 32 registers hold sums
+constexpr int tile_rows = 12;
 #else
-constexpr int tall = 6;                                               // 12 of 16
+constexpr int tile_rows = 6;
 #endif
 
-INLINE long widened(long n) { return (n + wide - 1) / wide * wide; }
+INLINE long padded_to_tile(long n) { return (n + tile_cols - 1) / tile_cols * tile_cols; }
 
 // A matrix whose entry (i, j) is data[i * row + j * step].
 struct Matrix { const float* data; long row, step; };
 
-// c (M x wide) = a (M x depth) b (depth x wide), or c + a b; rows of b and c are contiguous.  Every sum runs over the
-// depth in order, so a number does not depend on which tile computes it.
+// c (M x tile_cols) = a (M x depth) b (depth x tile_cols), or c + a b; rows of b and c are contiguous.  Every sum runs
+// over the depth in order, so a number does not depend on which tile computes it.
 template <int M, bool add> INLINE void tile(Matrix a, const float* b, long b_row, long depth, float* c, long c_row) {
-    V<float> sum[M][2];
+    Vec<float> sum[M][2];
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
-        for (int k = 0; k < 2; k++) sum[i][k] = add ? load(c + i * c_row + k * lanes<float>) : V<float>{};
+        for (int k = 0; k < 2; k++) sum[i][k] = add ? load(c + i * c_row + k * lanes<float>) : Vec<float>{};
     for (long d = 0; d < depth; d++) {
-        V<float> b0 = load(b + d * b_row), b1 = load(b + d * b_row + lanes<float>);
+        Vec<float> b0 = load(b + d * b_row), b1 = load(b + d * b_row + lanes<float>);
 #pragma GCC unroll 16
         for (int i = 0; i < M; i++) {
             float f = a.data[i * a.row + d * a.step];
@@ -51,23 +52,25 @@ NOINLINE void tiles(Matrix& a, const float* b, long b_row, long depth, float*& c
 
 // The same for any number of rows.
 template <bool add> void strip(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows) {
-    tiles<tall, add>(a, b, b_row, depth, c, c_row, rows);
+    tiles<tile_rows, add>(a, b, b_row, depth, c, c_row, rows);
     tiles<4, add>(a, b, b_row, depth, c, c_row, rows);
     tiles<1, add>(a, b, b_row, depth, c, c_row, rows);
 }
 
-// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of wide.
+// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of tile_cols.
 template <bool add>
 void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
-    for (long j = 0; j < columns; j += wide) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
+    for (long j = 0; j < columns; j += tile_cols) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
 }
 
 // ------------------------------------------------------------------------------------------------- sums of some rows
 
-// to += sum of w[j] x[indices[j]], `columns` vectors from column d on.  prefetch: rows lie far away, and are fetched early.
+// to += sum of w[j] x[indices[j]], `columns` vectors from column d on.  prefetch: rows lie far away, and are loaded
+// early.
 template <int columns, bool prefetch, class S>
-INLINE void add_columns(const float* w, const int32_t* indices, long count, const S* x, long x_row, long d, long width, float* to) {
-    V<float> sum[columns];
+INLINE void add_columns(const float* w, const int32_t* indices, long count, const S* x, long x_row, long d, long width,
+    float* to) {
+    Vec<float> sum[columns];
 #pragma GCC unroll 8
     for (int k = 0; k < columns; k++) sum[k] = load(to + d + k * lanes<float>);
     bool whole = d + columns * lanes<float> <= width;
@@ -88,7 +91,8 @@ INLINE void add_columns(const float* w, const int32_t* indices, long count, cons
 }
 
 template <bool prefetch, class S>
-NOINLINE void add_rows(const float* w, const int32_t* indices, long count, const S* x, long x_row, long width, float* to) {
+NOINLINE void add_rows(const float* w, const int32_t* indices, long count, const S* x, long x_row, long width,
+    float* to) {
     constexpr long n = lanes<float>;
     long d = 0;
     for (; d + 8 * n <= width; d += 8 * n) add_columns<8, prefetch>(w, indices, count, x, x_row, d, width, to);
@@ -96,67 +100,73 @@ NOINLINE void add_rows(const float* w, const int32_t* indices, long count, const
     for (; d < width; d += n) add_columns<1, prefetch>(w, indices, count, x, x_row, d, width, to);
 }
 
-// -------------------------------------------------------------------------------------------------- transposed matrices
+// ------------------------------------------------------------------------------------------------ transposed matrices
 
-// A panel: up to `wide` rows of x, as columns; columns without a row are zero.
-template <class S> NOINLINE void make_panel(const S* x, long x_row, long rows, long width, float* to) {
+// A panel: up to `tile_cols` rows of x, as columns; columns without a row are zero.
+template <class S> NOINLINE void build_panel(const S* x, long x_row, long rows, long width, float* to) {
     constexpr long n = lanes<float>, line = 64 / sizeof(S);
-    for (long i = wide; i < 2 * wide; i++)                            // the next panel, in the order in which memory is fast
+    // Prefetches the next panel, in the order in which memory is fast.
+    for (long i = tile_cols; i < 2 * tile_cols; i++)
         for (long d = 0; d < width; d += line) __builtin_prefetch(x + i * x_row + d);
-    for (long side = 0; side < wide; side += n)
+    for (long side = 0; side < tile_cols; side += n)
         for (long d = 0; d < width; d += n) {
-            V<float> r[n];
+            Vec<float> r[n];
 #pragma GCC unroll 16
             for (long i = 0; i < n; i++)
-                r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : V<float>{};
+                r[i] = side + i < rows ? load(x + (side + i) * x_row + d, width - d) : Vec<float>{};
             transpose<float>(r);
             if (width - d >= n) {
 #pragma GCC unroll 16
-                for (long i = 0; i < n; i++) store(to + (d + i) * wide + side, r[i]);
-            } else for (long i = 0; i < width - d; i++) store(to + (d + i) * wide + side, r[i]);
+                for (long i = 0; i < n; i++) store(to + (d + i) * tile_cols + side, r[i]);
+            } else for (long i = 0; i < width - d; i++) store(to + (d + i) * tile_cols + side, r[i]);
         }
 }
 
-// ------------------------------------------------------------------------------------------------- products with few rows
+// --------------------------------------------------------------------------------------------- products with few rows
 
-// Rows times a factor, as float32, each filled with zeros up to `room` entries, a multiple of lanes.
-template <class S> NOINLINE void copy_rows(const S* x, long x_row, long rows, long width, float* to, long room, float factor = 1) {
+// Rows times a factor, as float32, each filled with zeros up to `to_row` entries, a multiple of lanes.
+template <class S>
+NOINLINE void copy_rows(const S* x, long x_row, long rows, long width, float* to, long to_row, float factor = 1) {
     for (long i = 0; i < rows; i++)
-        for (long d = 0; d < room; d += lanes<float>) {
-            V<float> v = d < width ? load(x + i * x_row + d, width - d) * factor : V<float>{};
-            store(to + i * room + d, v);
+        for (long d = 0; d < to_row; d += lanes<float>) {
+            Vec<float> v = d < width ? load(x + i * x_row + d, width - d) * factor : Vec<float>{};
+            store(to + i * to_row + d, v);
         }
 }
 
-// to[i] = the products of row i of Q rows a with as many rows x as a vector has lanes, of `vectors` vectors each.  Every row
-// of x is read once, from its beginning to its end.
-template <int Q> INLINE void dot_tile(const float* a, long a_row, const float* const* x, long vectors, float* to, long to_row) {
-    constexpr long n = lanes<float>, together = Q > 1 ? 2 : 4;        // rows of x at once
-    V<float> sum[Q][n];
+// to[i] = the products of row i of Q rows a with as many rows x as a vector has lanes, of `vectors` vectors each.
+// Every row of x is read once, from its beginning to its end.
+template <int Q>
+INLINE void dot_tile(const float* a, long a_row, const float* const* x, long vectors, float* to, long to_row) {
+    // unroll: rows of x at once.
+    constexpr long n = lanes<float>, unroll = Q > 1 ? 2 : 4;
+    Vec<float> sum[Q][n];
 #pragma GCC unroll 16
-    for (long i = 0; i < n; i += together) {
-        V<float> part[Q][together] = {};
+    for (long i = 0; i < n; i += unroll) {
+        Vec<float> part[Q][unroll] = {};
         for (long d = 0; d < vectors * n; d += n) {
-            V<float> b[together];
+            Vec<float> b[unroll];
 #pragma GCC unroll 4
-            for (long k = 0; k < together; k++) b[k] = load(x[i + k] + d);
+            for (long k = 0; k < unroll; k++) b[k] = load(x[i + k] + d);
 #pragma GCC unroll 4
             for (int j = 0; j < Q; j++)
 #pragma GCC unroll 4
-                for (long k = 0; k < together; k++) part[j][k] += load(a + j * a_row + d) * b[k];
+                for (long k = 0; k < unroll; k++) part[j][k] += load(a + j * a_row + d) * b[k];
         }
 #pragma GCC unroll 4
         for (int j = 0; j < Q; j++)
 #pragma GCC unroll 4
-            for (long k = 0; k < together; k++) sum[j][i + k] = part[j][k];
+            for (long k = 0; k < unroll; k++) sum[j][i + k] = part[j][k];
     }
     for (int j = 0; j < Q; j++) store(to + j * to_row, row_sums<float>(sum[j]));
 }
 
-// to (rows x count) = a x^T for a few rows a, filled with zeros up to whole vectors, and `count` rows x, which are read
-// once; to has room for whole vectors.  copy: as many rows of a as a vector has lanes, for rows that cannot be read in place.
+// to (rows x count) = a x^T for a few rows a, filled with zeros up to whole vectors, and `count` rows x, which are
+// read once; to holds whole vectors.  copy: as many rows of a as a vector has lanes, for rows that cannot be read in
+// place.
 template <class S>
-NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row, long count, long width, float* copy, float* to, long to_row) {
+NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row, long count, long width, float* copy,
+    float* to, long to_row) {
     constexpr long n = lanes<float>;
     const float* row[n];
     long vectors = padded<float>(width) / n;
@@ -164,7 +174,8 @@ NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row
         bool in_place = std::is_same_v<S, float> && width % n == 0;
         long here = std::min(n, count - j);
         if (!in_place) copy_rows(x + j * x_row, x_row, here, width, copy, vectors * n);
-        for (long i = 0; i < n; i++) {                                // the last row stands for those that do not exist
+        // Beyond the end, the last row is read again.
+        for (long i = 0; i < n; i++) {
             long k = std::min(i, here - 1);
             row[i] = in_place ? (const float*)(x + (j + k) * x_row) : copy + k * vectors * n;
         }
@@ -175,12 +186,12 @@ NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row
     }
 }
 
-// Whether no number is NaN, infinite, or so large that a product with it may overflow; room is a multiple of lanes.
+// Whether no number is NaN, infinite, or so large that a product with it may overflow.
 inline bool all_moderate(const float* x, long x_row, long rows, long width) {
-    V<float> zero{};
+    Vec<float> zero{};
     for (long i = 0; i < rows; i++)
         for (long d = 0; d < width; d += lanes<float>) {
-            V<float> v = load(x + i * x_row + d, width - d) * 1e19f;
+            Vec<float> v = load(x + i * x_row + d, width - d) * 1e19f;
             zero += v - v;
         }
     return all<float>(zero == 0);

@@ -23,12 +23,13 @@ struct Head {
 };
 
 struct Range {
-    long first, last;                                                 // first <= j < last
+    // first <= j < last
+    long first, last;
     long size() const { return last - first; }
 };
 
 // The keys from the first to the last that a query sees, and whether it sees all of them.
-struct Seen : Range { bool all; };
+struct KeyRange : Range { bool all; };
 
 // One query of a head.
 struct Query {
@@ -42,7 +43,7 @@ struct Query {
 };
 
 // The position of the first byte in [from, to) that is not zero, or `to`.
-inline long first_kept(const uint8_t* mask, long from, long to) {
+inline long first_unmasked(const uint8_t* mask, long from, long to) {
     uint64_t word[4] = {};
     for (; from + 32 <= to; from += 32) {
         memcpy(word, mask + from, 32);
@@ -52,7 +53,7 @@ inline long first_kept(const uint8_t* mask, long from, long to) {
     return from;
 }
 // The position after the last such byte, or `from`.
-inline long last_kept(const uint8_t* mask, long from, long to) {
+inline long last_unmasked(const uint8_t* mask, long from, long to) {
     uint64_t word[4] = {};
     for (; to - 32 >= from; to -= 32) {
         memcpy(word, mask + to - 32, 32);
@@ -63,33 +64,34 @@ inline long last_kept(const uint8_t* mask, long from, long to) {
 }
 
 // The keys that each query sees.  A mask that all heads share is read once for each of its rows.
-struct SeenKeys {
+struct VisibleKeys {
     static bool shares_mask(const AttentionCall& c) { return c.mask && !c.mask_strides[1] && !c.mask_strides[2]; }
-    static long room(const AttentionCall& c) { return shares_mask(c) ? c.rows : 0; }
+    static long cache_size(const AttentionCall& c) { return shares_mask(c) ? c.rows : 0; }
 
     const AttentionCall& call;
-    Seen* known;                                                      // of each row of a batch element; room for `room`
-    long batch = -1;                                                  // that batch element
+    // The ranges of a batch element, one for each row of the mask: cache_size of them, -1 where not read yet.
+    KeyRange* cached;
+    long batch = -1;
 
-    Seen operator()(const Query& query) {
+    KeyRange operator()(const Query& query) {
         if (!shares_mask(call)) return read(query);
         long own = call.mask_strides[0] ? query.batch : 0;
-        if (batch != own) std::fill(known, known + call.rows, Seen{{-1, -1}, false});
+        if (batch != own) std::fill(cached, cached + call.rows, KeyRange{{-1, -1}, false});
         batch = own;
-        Seen& seen = known[query.row];
-        return seen.first < 0 ? seen = read(query) : seen;
+        KeyRange& keys = cached[query.row];
+        return keys.first < 0 ? keys = read(query) : keys;
     }
 
 private:
-    Seen read(const Query& query) const {
+    KeyRange read(const Query& query) const {
         long first = 0, last = call.causal ? std::min<long>(query.row + 1, call.length) : call.length;
         if (!call.mask) return {{first, last}, true};
-        const uint8_t* kept = call.mask + query.offset(call.mask_strides);
-        if (call.mask_strides[4] == 0) return {{first, *kept ? last : first}, true};
+        const uint8_t* mask = call.mask + query.offset(call.mask_strides);
+        if (call.mask_strides[4] == 0) return {{first, *mask ? last : first}, true};
         if (call.mask_strides[4] != 1) return {{first, last}, false};
-        last = last_kept(kept, first, last);
-        first = first_kept(kept, first, last);
-        return {{first, last}, !std::memchr(kept + first, 0, last - first)};
+        last = last_unmasked(mask, first, last);
+        first = first_unmasked(mask, first, last);
+        return {{first, last}, !std::memchr(mask + first, 0, last - first)};
     }
 };
 

@@ -6,18 +6,20 @@
 
 namespace rsoftmax {
 
-constexpr long block_rows = 24;                                       // queries of a block: a multiple of `tall`
+// Queries of a block, a multiple of `tile_rows`.
+constexpr long block_rows = 24;
 
-// The weights of a block that are not zero, row after row, and where each row's part in a tile of keys ends: the parts of
-// one tile are used for all rows before those of the next, so that what belongs to these keys stays in the cache.
+// The weights of a block that are not zero, row after row, and where each row's part in a tile of keys ends: the parts
+// of one tile are used for all rows before those of the next, so that what belongs to these keys stays in the cache.
 struct Lists {
     float* values;
     int32_t* keys;
-    long *ends, tile, tiles = 0;                                      // tile: keys in one; tiles: so many in the block
+    // The ends, the number of keys in a tile, and the number of tiles in the block.
+    long *ends, tile, tiles = 0;
     long start[block_rows], count[block_rows];
 
-    static long most_tiles(long length, long tile) { return (length + tile - 1) / tile; }
-    void begin(long keys_of_a_row) { tiles = most_tiles(keys_of_a_row, tile); }
+    static long max_tiles(long length, long tile) { return (length + tile - 1) / tile; }
+    void begin(long keys_of_a_row) { tiles = max_tiles(keys_of_a_row, tile); }
 
     // Calls f(row, from, to) with the parts of all rows in tile t.
     template <class F> inline void parts(long rows, long t, F f) const {
@@ -31,41 +33,44 @@ struct Lists {
 // The scores of a row, followed by -inf to the end of a vector.
 struct ScoreRow {
     const float* x;
-    long n, first_key;                                                // first_key: that of x[0]
-    Parameter by;
+    // first_key: the key of x[0].
+    long n, first_key;
+    Parameter parameter;
 };
 
-// The coefficients of the gradient in a row: ds = c (dp - mean), and `term`, whose sum times (dp - mean) is the gradient in
-// the threshold.  p: the weights again.
+// The coefficients of the gradient in a row: ds = c (dp - mean), and `term`, whose sum times (dp - mean) is the
+// gradient in the threshold.  p: the weights again.
 struct Coefficients { float *p, *c, *term; };
 
 struct GradientReceiver {
-    virtual void add(long index, double gradient) = 0;                // to the gradient in a score
+    // Adds to the gradient in a score.
+    virtual void add(long index, double gradient) = 0;
 };
 
 // What a mapping does with a row of scores, for each operation; see row_functions.cpp.
 struct AttentionFunctions {
-    bool is_projection;                                               // the mean is that under the coefficients
-    // The maximum and the threshold.  scratch has room for three rows.
+    // Whether the mean in Coefficients is that under c; otherwise under p.
+    bool is_projection;
+    // The maximum and the threshold.  scratch holds three rows.
     RowState (*find_threshold)(const ScoreRow&, QuantileHint&, float* scratch);
     long (*support_size)(const ScoreRow&, const RowState&);
-    // Scores to weights, in place.
-    void (*weigh)(const ScoreRow&, RowState&, float* x);
+    // From scores to weights, in place.
+    void (*compute_weights)(const ScoreRow&, RowState&, float* x);
     // Row i of the lists, from `from` on: the keys with weight, and their scores.
-    void (*list)(const ScoreRow&, const RowState&, Lists&, long i, long from);
+    void (*build_list)(const ScoreRow&, const RowState&, Lists&, long i, long from);
     // The weights and coefficients of all scores, or of those with weight, as a list.
-    void (*weigh_again)(const ScoreRow&, const RowState&, Coefficients);
-    void (*list_again)(const ScoreRow&, const RowState&, Lists&, long i, long from, Coefficients);
-    // Passes the gradient of the threshold to scores; returns the gradient in the parameter.
-    double (*pass_on)(const ScoreRow&, const RowState&, double total, GradientReceiver&);
+    void (*recompute_weights)(const ScoreRow&, const RowState&, Coefficients);
+    void (*rebuild_list)(const ScoreRow&, const RowState&, Lists&, long i, long from, Coefficients);
+    // Adds the gradient of the threshold to those of scores; returns the gradient in the parameter.
+    double (*propagate_threshold)(const ScoreRow&, const RowState&, double total, GradientReceiver&);
 };
 extern const AttentionFunctions attention_functions[operation_count];
 
 namespace {
 
-// kept = 0 marks a row without weights, m = NaN one that is NaN throughout.
-inline bool is_nan(const RowState& s) { return s.kept == 0 && s.m != s.m; }
-inline bool is_empty(const RowState& s) { return s.kept == 0 && s.m == s.m; }
+// unmasked = 0 marks a row without weights, m = NaN one that is NaN throughout.
+inline bool is_nan(const RowState& s) { return s.unmasked == 0 && s.m != s.m; }
+inline bool is_empty(const RowState& s) { return s.unmasked == 0 && s.m == s.m; }
 
 }  // namespace
 }  // namespace rsoftmax

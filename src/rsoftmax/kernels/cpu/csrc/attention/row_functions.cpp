@@ -1,5 +1,5 @@
-// Rows of attention by operation: thresholds, weights and the coefficients of the gradient.  The mathematics is that of
-// rows/operations.h.
+// Rows of attention by operation: thresholds, weights and the coefficients of the gradient.  Must match
+// rows/operations.h, which has the same mathematics for rows in memory.
 
 #include "row.h"
 
@@ -8,53 +8,57 @@
 namespace rsoftmax {
 namespace {
 
-// Statistics of the kept scores of a row; the moments only if they are asked for.
+// Statistics of the unmasked scores of a row; the moments only if they are asked for.
 template <bool with_moments> struct RowStats {
-    static constexpr int ways = 4;                                    // independent sums
+    // Independent sums, for shorter chains.
+    static constexpr int chains = 4;
     float top;
     Moments<float> moments{};
-    long kept;
-    bool has_bad = false;                                             // some score is NaN or +inf
+    long unmasked;
+    // Some score is NaN or +inf.
+    bool has_bad = false;
 
-    RowStats(const float* x, long n) : kept(n) {
-        V<float> most[ways], sum[ways] = {}, squares[ways] = {};
-        std::fill(most, most + ways, splat(-inf<float>));
-        auto add = [&](int k, V<float> v, V<float> inside) {
-            most[k] = maximum(most[k], v);
+    RowStats(const float* x, long n) : unmasked(n) {
+        Vec<float> maxima[chains], sum[chains] = {}, squares[chains] = {};
+        std::fill(maxima, maxima + chains, splat(-inf<float>));
+        auto add = [&](int k, Vec<float> v, Vec<float> inside) {
+            maxima[k] = maximum(maxima[k], v);
             sum[k] += inside;
             if (with_moments) squares[k] += inside * inside;
         };
         long i = 0;
-        for (; i + ways * lanes<float> <= n; i += ways * lanes<float>)
+        for (; i + chains * lanes<float> <= n; i += chains * lanes<float>)
 #pragma GCC unroll 4
-            for (int k = 0; k < ways; k++) add(k, load(x + i + k * lanes<float>), load(x + i + k * lanes<float>));
-        for (; i < n; i += lanes<float>) add(0, load(x + i), iota<float>() < int32_t(n - i) ? load(x + i) : V<float>{});
-        top = reduce(maximum(maximum(most[0], most[1]), maximum(most[2], most[3])), maximum);
-        moments = {sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3], kept};
-        if (!std::isfinite(moments.mean)) look_closely(x, n);
+            for (int k = 0; k < chains; k++) add(k, load(x + i + k * lanes<float>), load(x + i + k * lanes<float>));
+        for (; i < n; i += lanes<float>)
+            add(0, load(x + i), iota<float>() < int32_t(n - i) ? load(x + i) : Vec<float>{});
+        top = reduce(maximum(maximum(maxima[0], maxima[1]), maximum(maxima[2], maxima[3])), maximum);
+        moments = {sum[0] + sum[1] + sum[2] + sum[3], squares[0] + squares[1] + squares[2] + squares[3], unmasked};
+        if (!std::isfinite(moments.mean)) add_unmasked(x, n);
     }
 
 private:
-    void look_closely(const float* x, long n) {                       // something is removed, or bad
-        V<float> sum{}, squares{};
-        I<float> in{}, bad{};
+    // The same, if something is masked, or bad.
+    void add_unmasked(const float* x, long n) {
+        Vec<float> sum{}, squares{};
+        IntVec<float> in{}, bad{};
         for (long i = 0; i < n; i += lanes<float>) {
-            V<float> v = load(x + i), inside = v > -inf<float> ? v : V<float>{};
+            Vec<float> v = load(x + i), inside = v > -inf<float> ? v : Vec<float>{};
             in -= v > -inf<float>;
             bad |= ~(v < inf<float>);
             sum += inside;
             squares += inside * inside;
         }
-        kept = reduce(in, plus);
+        unmasked = reduce(in, plus);
         has_bad = reduce(bad, [](auto a, auto b) { return a | b; });
-        moments = {sum, squares, kept};
+        moments = {sum, squares, unmasked};
     }
 };
 
 // A vector of scores, as the row kernels read one.
 struct Scores {
     const float* x;
-    INLINE V<float> operator()(long i) const { return load(x + i); }
+    INLINE Vec<float> operator()(long i) const { return load(x + i); }
 };
 
 // Entmax in attention: a projection of any power, whose parameter has a gradient.
@@ -63,31 +67,31 @@ struct AnyEntmax : Entmax { static constexpr int power = -1; };
 // lo is tau for alpha = 1.5 and 2; else lo and hi are what distinguishes the rows of one alpha, see with_entmax.
 inline void find_entmax(const ScoreRow& row, RowState& s, float* scratch) {
     float m = s.m;
-    if (row.by.value == 1) {
+    if (row.parameter.value == 1) {
         Sum<float> sum;
-        for (long i = 0; i < row.n; i += lanes<float>) sum.add(lifted_exp<float>(load(row.x + i) - m), i);
+        for (long i = 0; i < row.n; i += lanes<float>) sum.add(scaled_exp<float>(load(row.x + i) - m), i);
         s.hi = 1 / sum.get();
-    } else if (row.by.value == 1.5) s.lo = simplex<2>(Scores{row.x}, row.n, m, scratch);
-    else if (row.by.value == 2) s.lo = simplex<1>(Scores{row.x}, row.n, m, scratch);
+    } else if (row.parameter.value == 1.5) s.lo = simplex<2>(Scores{row.x}, row.n, m, scratch);
+    else if (row.parameter.value == 2) s.lo = simplex<1>(Scores{row.x}, row.n, m, scratch);
     else {
-        Tsallis<float> found = tsallis(Scores{row.x}, row.n, m, row.by.value - 1, scratch);
-        s.lo = found.scale;
-        s.hi = found.peak;
+        Tsallis<float> p = tsallis(Scores{row.x}, row.n, m, row.parameter.value - 1, scratch);
+        s.lo = p.scale;
+        s.hi = p.peak;
     }
 }
 
-// For the projections, lo is tau.
+// For the projections, lo is tau.  Must match `forward` in rows/operations.h.
 template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch) {
     const float* x = row.x;
     long n = row.n;
     RowStats<Op::selects> stats(x, n);
-    if (stats.has_bad || !Op::valid(row.by)) return {NAN, 0, 0, 0, 0, 0};
-    if (stats.kept == 0) return {0, 0, 0, 0, 0, 0};
-    RowState s{stats.top, 0, 0, 0, 0, double(stats.kept)};
+    if (stats.has_bad || !Op::valid(row.parameter)) return {NAN, 0, 0, 0, 0, 0};
+    if (stats.unmasked == 0) return {0, 0, 0, 0, 0, 0};
+    RowState s{stats.top, 0, 0, 0, 0, double(stats.unmasked)};
     if constexpr (Op::selects) {
-        long room = padded<float>(n) + lanes<float>;
-        Op::find_quantile(n, row.by, s, [&](long j) {
-            return select_near(hint, x, n, j, stats.top, stats.moments, scratch, scratch + room);
+        long size = padded<float>(n) + lanes<float>;
+        Op::find_quantile(n, row.parameter, s, [&](long j) {
+            return select_near(hint, x, n, j, stats.top, stats.moments, scratch, scratch + size);
         });
     }
     if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, stats.top, scratch);
@@ -95,42 +99,44 @@ template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& h
     return s;
 }
 
-// ------------------------------------------------------------------------------------------------- the mass of a score
+// ------------------------------------------------------------------------------------------------ the mass of a score
 
 // w e^(x - m), and the coefficients of the gradient.
 template <class W> struct WeightedMass {
     static constexpr bool constant = W::constant;
     W w;
     float m, unit;
-    INLINE I<float> on(V<float> x) const { return w.on(x, x - m); }
-    INLINE V<float> operator()(V<float> x) const { return w(x, x - m) * lifted_exp<float>(x - m); }
-    INLINE V<float> rise(V<float> x) const {                          // dp/dw where w rises with x
-        constexpr float most = std::numeric_limits<float>::max();
-        V<float> u = w.rises(x, x - m) ? lifted_exp<float>(x - m) * unit : V<float>{};
-        return u > most ? splat(most) : u;
+    INLINE IntVec<float> in_support(Vec<float> x) const { return w.in_support(x, x - m); }
+    INLINE Vec<float> operator()(Vec<float> x) const { return w(x, x - m) * scaled_exp<float>(x - m); }
+    // dp/dw where w rises with x; must match the second one in weighted_gradient of rows/operations.h.
+    INLINE Vec<float> rise(Vec<float> x) const {
+        constexpr float largest = std::numeric_limits<float>::max();
+        Vec<float> u = w.rises(x, x - m) ? scaled_exp<float>(x - m) * unit : Vec<float>{};
+        return u > largest ? splat(largest) : u;
     }
-    INLINE void coefficients(V<float> x, V<float> p, V<float>& c, V<float>& term) const {
+    INLINE void coefficients(Vec<float> x, Vec<float> p, Vec<float>& c, Vec<float>& term) const {
         if constexpr (constant) {
             c = p;
-            term = V<float>{};
+            term = Vec<float>{};
         } else {
-            V<float> u = rise(x);
+            Vec<float> u = rise(x);
             c = p + u;
             term = w.term(u, x - m);
         }
     }
 };
 
-// ([z - tau]+)^q; there the coefficient is p^(1 - 1/q), and the mean is that under the coefficients.
+// ([z - tau]+)^q; the coefficient is p^(1 - 1/q), and the mean is that under the coefficients.  Must match Projection
+// in rows/operations.h.
 template <int q> struct ProjectedMass {
     static constexpr bool constant = true;
     float m, tau;
-    INLINE V<float> above(V<float> x) const { return maximum((x - m) * (1.f / q) - tau, V<float>{}); }
-    INLINE I<float> on(V<float> x) const { return above(x) > 0; }
-    INLINE V<float> operator()(V<float> x) const { return q == 1 ? above(x) : above(x) * above(x); }
-    INLINE void coefficients(V<float> x, V<float>, V<float>& c, V<float>& term) const {
-        c = q == 1 ? (on(x) ? splat(1.f) : V<float>{}) : above(x);
-        term = V<float>{};
+    INLINE Vec<float> above(Vec<float> x) const { return maximum((x - m) * (1.f / q) - tau, Vec<float>{}); }
+    INLINE IntVec<float> in_support(Vec<float> x) const { return above(x) > 0; }
+    INLINE Vec<float> operator()(Vec<float> x) const { return q == 1 ? above(x) : above(x) * above(x); }
+    INLINE void coefficients(Vec<float> x, Vec<float>, Vec<float>& c, Vec<float>& term) const {
+        c = q == 1 ? (in_support(x) ? splat(1.f) : Vec<float>{}) : above(x);
+        term = Vec<float>{};
     }
 };
 
@@ -138,9 +144,9 @@ template <int q> struct ProjectedMass {
 struct SoftmaxMass {
     static constexpr bool constant = true;
     float m, peak;
-    INLINE I<float> on(V<float> x) const { return x > -inf<float>; }
-    INLINE V<float> operator()(V<float> x) const { return lifted_exp<float>(x - m) * peak; }
-    INLINE void coefficients(V<float>, V<float> p, V<float>& c, V<float>&) const { c = p; }
+    INLINE IntVec<float> in_support(Vec<float> x) const { return x > -inf<float>; }
+    INLINE Vec<float> operator()(Vec<float> x) const { return scaled_exp<float>(x - m) * peak; }
+    INLINE void coefficients(Vec<float>, Vec<float> p, Vec<float>& c, Vec<float>&) const { c = p; }
 };
 
 // ... and for any other.
@@ -148,17 +154,19 @@ struct TsallisMass {
     static constexpr bool constant = true;
     float m;
     Tsallis<float> row;
-    INLINE I<float> on(V<float> x) const { return row.base(x - m) > 0; }
-    INLINE V<float> operator()(V<float> x) const { return row(x - m, row.base(x - m)); }
-    INLINE void coefficients(V<float>, V<float> p, V<float>& c, V<float>&) const { c = power<float>(p, 1 - row.b); }
+    INLINE IntVec<float> in_support(Vec<float> x) const { return row.base(x - m) > 0; }
+    INLINE Vec<float> operator()(Vec<float> x) const { return row(x - m, row.base(x - m)); }
+    INLINE void coefficients(Vec<float>, Vec<float> p, Vec<float>& c, Vec<float>&) const {
+        c = power<float>(p, 1 - row.b);
+    }
 };
 
 // With the gradient in alpha.
 template <class M> struct EntmaxMass : M {
     float b;
-    INLINE void coefficients(V<float> x, V<float> p, V<float>& c, V<float>& term) const {
+    INLINE void coefficients(Vec<float> x, Vec<float> p, Vec<float>& c, Vec<float>& term) const {
         M::coefficients(x, p, c, term);
-        term = by_alpha<float>(p, c, b);
+        term = alpha_gradient<float>(p, c, b);
     }
 };
 
@@ -176,37 +184,37 @@ template <class F> INLINE void with_entmax(double alpha, const RowState& s, F f)
 }
 
 // Calls f with the mass function of a row.
-template <class Op, class F> INLINE void with_mass(const Parameter& by, const RowState& s, F f) {
+template <class Op, class F> INLINE void with_mass(const Parameter& parameter, const RowState& s, F f) {
     if constexpr (Op::power > 0) f(ProjectedMass<Op::power>{float(s.m), float(s.lo)});
-    else if constexpr (Op::power < 0) with_entmax(by.value, s, f);
-    else Op::template with_weights<float>(by, s, [&](auto w) {
+    else if constexpr (Op::power < 0) with_entmax(parameter.value, s, f);
+    else Op::template with_weights<float>(parameter, s, [&](auto w) {
         float unit = 0;
         if constexpr (!w.constant) unit = float(std::min(w.slope / s.sum, double(std::numeric_limits<float>::max())));
         f(WeightedMass<decltype(w)>{w, float(s.m), unit});
     });
 }
 
-// ------------------------------------------------------------------------------------------------------------- forward
+// ------------------------------------------------------------------------------------------------------------ forward
 
-template <class M> NOINLINE long count_on(M mass, const float* x, long n) {
-    I<float> on{};
-    for (long i = 0; i < n; i += lanes<float>) on -= mass.on(load(x + i));
-    return reduce(on, plus);
+template <class M> NOINLINE long count_support(M mass, const float* x, long n) {
+    IntVec<float> support{};
+    for (long i = 0; i < n; i += lanes<float>) support -= mass.in_support(load(x + i));
+    return reduce(support, plus);
 }
 
 template <class Op> long support_size(const ScoreRow& row, const RowState& s) {
     if (is_nan(s)) return row.n;
     if (is_empty(s)) return 0;
     long count = 0;
-    with_mass<Op>(row.by, s, [&](auto mass) { count = count_on(mass, row.x, row.n); });
+    with_mass<Op>(row.parameter, s, [&](auto mass) { count = count_support(mass, row.x, row.n); });
     return count;
 }
 
-// Scores to weights in place; returns the sum of the masses.  The projections sum to one already.
-template <class M> NOINLINE void weigh_with(M mass, double& total, bool is_projection, float* x, long n) {
+// From scores to weights in place; returns the sum of the masses.  The projections sum to one already.
+template <class M> NOINLINE void compute_weights_with(M mass, double& total, bool is_projection, float* x, long n) {
     Sum<float> sum;
     for (long i = 0; i < n; i += lanes<float>) {
-        V<float> v = mass(load(x + i));
+        Vec<float> v = mass(load(x + i));
         store(x + i, v);
         sum.add(v, i);
     }
@@ -216,33 +224,36 @@ template <class M> NOINLINE void weigh_with(M mass, double& total, bool is_proje
     for (long i = 0; i < n; i += lanes<float>) store(x + i, quotient(load(x + i)));
 }
 
-template <class Op> void weigh(const ScoreRow& row, RowState& s, float* x) {
+template <class Op> void compute_weights(const ScoreRow& row, RowState& s, float* x) {
     if (is_nan(s)) std::fill(x, x + row.n, NAN);
     else if (is_empty(s)) std::fill(x, x + row.n, 0.f);
-    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_with(mass, s.sum, Op::power != 0, x, row.n); });
+    else with_mass<Op>(row.parameter, s, [&](auto mass) {
+        compute_weights_with(mass, s.sum, Op::power != 0, x, row.n);
+    });
 }
 
-// ------------------------------------------------------------------------------------------------------------ as lists
+// ----------------------------------------------------------------------------------------------------------- as lists
 
-// Row i of the lists, from `from` on: those scores that are on(score), in order; a vector of -inf follows.
-template <class On> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, On on) {
-    constexpr long together = 4, n = lanes<float>;                    // most scores are off: vectors to skip at once
+// Row i of the lists, from `from` on: those scores that are in_support(score), in order; a vector of -inf follows.
+template <class F> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, F in_support) {
+    // Most scores are not: vectors to skip at once.
+    constexpr long unroll = 4, n = lanes<float>;
     const float* x = row.x;
-    I<float> first = iota<float>() + int32_t(row.first_key);
+    IntVec<float> first = iota<float>() + int32_t(row.first_key);
     long c = from;
     auto add = [&](long j) {
-        V<float> v = load(x + j);
-        I<float> keep = on(v);
+        Vec<float> v = load(x + j);
+        IntVec<float> keep = in_support(v);
         compress<int32_t>(lists.keys + c, first + int32_t(j), keep);
         c += compress<float>(lists.values + c, v, keep);
     };
     for (long t = 0; t < lists.tiles; t++) {
         long j = t * lists.tile, end = std::min(j + lists.tile, row.n);
-        for (; j + together * n <= end; j += together * n) {
-            I<float> some{};
+        for (; j + unroll * n <= end; j += unroll * n) {
+            IntVec<float> some{};
 #pragma GCC unroll 4
-            for (long k = 0; k < together; k++) some |= on(load(x + j + k * n));
-            if (!all<float>(~some)) for (long k = 0; k < together; k++) add(j + k * n);
+            for (long k = 0; k < unroll; k++) some |= in_support(load(x + j + k * n));
+            if (!all<float>(~some)) for (long k = 0; k < unroll; k++) add(j + k * n);
         }
         for (; j < end; j += n) add(j);
         lists.ends[i * lists.tiles + t] = c;
@@ -256,8 +267,9 @@ template <class On> NOINLINE void fill(Lists& lists, long i, long from, const Sc
 void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s) {
     if (is_empty(s)) row.n = 0;
     long whole = row.n / lanes<float> * lanes<float>;
-    fill(lists, i, from, row, [](V<float>) { return ~I<float>{}; });
-    if (row.n > whole) {                                              // the last vector was kept to its end
+    fill(lists, i, from, row, [](Vec<float>) { return ~IntVec<float>{}; });
+    // The last vector was appended to its end.
+    if (row.n > whole) {
         for (long t = 0; t < lists.tiles; t++)
             lists.ends[i * lists.tiles + t] = std::min(lists.ends[i * lists.tiles + t], from + row.n);
         lists.count[i] = row.n;
@@ -265,20 +277,22 @@ void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s
     std::fill(lists.values + from, lists.values + from + row.n, NAN);
 }
 
-template <class Op> void list(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from) {
-    if (s.kept == 0) fill_whole(lists, i, from, row, s);
-    else with_mass<Op>(row.by, s, [&](auto mass) {
-        fill(lists, i, from, row, [mass](V<float> v) { return mass.on(v); });
+template <class Op> void build_list(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from) {
+    if (s.unmasked == 0) fill_whole(lists, i, from, row, s);
+    else with_mass<Op>(row.parameter, s, [&](auto mass) {
+        fill(lists, i, from, row, [mass](Vec<float> v) { return mass.in_support(v); });
     });
 }
 
-// ------------------------------------------------------------------------------------------------------------ backward
+// ----------------------------------------------------------------------------------------------------------- backward
 
-// The weights again, with the sum that is known, and the coefficients; to.p may be x.
-template <class M> NOINLINE void weigh_again_with(M mass, double total, bool is_projection, const float* x, long n, Coefficients to) {
+// The weights again, with the sum from forward, and the coefficients; to.p may be x.
+template <class M>
+NOINLINE void recompute_weights_with(M mass, double total, bool is_projection, const float* x, long n,
+    Coefficients to) {
     Quotient<float> quotient(total);
     for (long i = 0; i < n; i += lanes<float>) {
-        V<float> v = load(x + i), p = mass(v), c, term;
+        Vec<float> v = load(x + i), p = mass(v), c, term;
         if (!is_projection) p = quotient(p);
         mass.coefficients(v, p, c, term);
         store(to.p + i, p);
@@ -293,41 +307,47 @@ void fill_nan(long n, Coefficients to) {
     std::fill(to.term, to.term + n, 0.f);
 }
 
-template <class Op> void weigh_again(const ScoreRow& row, const RowState& s, Coefficients to) {
-    if (s.kept == 0) fill_nan(row.n, to);
-    else with_mass<Op>(row.by, s, [&](auto mass) { weigh_again_with(mass, s.sum, Op::power != 0, row.x, row.n, to); });
+template <class Op> void recompute_weights(const ScoreRow& row, const RowState& s, Coefficients to) {
+    if (s.unmasked == 0) fill_nan(row.n, to);
+    else with_mass<Op>(row.parameter, s, [&](auto mass) {
+        recompute_weights_with(mass, s.sum, Op::power != 0, row.x, row.n, to);
+    });
 }
 
-template <class Op> void list_again(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from, Coefficients to) {
-    list<Op>(row, s, lists, i, from);
-    weigh_again<Op>({lists.values + from, lists.count[i], 0, row.by}, s, to);
+template <class Op>
+void rebuild_list(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from, Coefficients to) {
+    build_list<Op>(row, s, lists, i, from);
+    recompute_weights<Op>({lists.values + from, lists.count[i], 0, row.parameter}, s, to);
 }
 
-template <class Op> double pass_on(const ScoreRow& row, const RowState& s, double total, GradientReceiver& receiver) {
+template <class Op>
+double propagate_threshold(const ScoreRow& row, const RowState& s, double total, GradientReceiver& receiver) {
     double dvalue = Op::power < 0 ? total : 0;
-    with_mass<Op>(row.by, s, [&](auto mass) {
+    with_mass<Op>(row.parameter, s, [&](auto mass) {
         if constexpr (!mass.constant) {
             auto w = mass.w;
-            I<float> index = iota<float>();
+            IntVec<float> index = iota<float>();
             for (long i = 0; i < row.n; i += lanes<float>) {
                 w.find(load(row.x + i), index);
                 index += int32_t(lanes<float>);
             }
             auto pass = [&](long i, double a) { receiver.add(row.first_key + i, a); };
-            dvalue = w.pass_on(total, Scores{row.x}, row.n, row.by, s, false, pass);
+            dvalue = w.propagate_threshold(total, Scores{row.x}, row.n, row.parameter, s, false, pass);
         }
     });
     return dvalue;
 }
 
 template <class Op> constexpr AttentionFunctions functions = {
-    Op::power != 0, find_threshold<Op>, support_size<Op>, weigh<Op>, list<Op>, weigh_again<Op>, list_again<Op>, pass_on<Op>};
+    Op::power != 0, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
+    rebuild_list<Op>, propagate_threshold<Op>};
 
 }  // namespace
 
 // In the order of operation_names.
 const AttentionFunctions attention_functions[] = {
-    functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>, functions<Entmax15>,
+    functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>,
+        functions<Entmax15>,
     functions<AnyEntmax>};
 
 }  // namespace rsoftmax

@@ -33,10 +33,10 @@ template <size_t n> struct Keywords {
     PyObject* names = nullptr;
     const Field* order[n] = {};
 
-    bool read(PyObject* found) {
+    bool look_up(PyObject* keywords) {
         Py_CLEAR(names);
-        for (Py_ssize_t i = 0; i < PyTuple_Size(found); i++) {
-            PyObject* name = PyTuple_GetItem(found, i);
+        for (Py_ssize_t i = 0; i < PyTuple_Size(keywords); i++) {
+            PyObject* name = PyTuple_GetItem(keywords, i);
             auto field = std::find_if(std::begin(fields), std::end(fields), [name](const Field& f) {
                 return PyUnicode_CompareWithASCIIString(name, f.name) == 0;
             });
@@ -46,23 +46,23 @@ template <size_t n> struct Keywords {
             }
             order[i] = field;
         }
-        Py_INCREF(found);
-        names = found;
+        Py_INCREF(keywords);
+        names = keywords;
         return true;
     }
 
     // Fills a struct from the arguments of a call; false, with Python's error set, if that fails.
-    bool fill(void* to, PyObject* const* args, Py_ssize_t count, PyObject* given) {
-        if (count || !given) {
+    bool fill(void* to, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+        if (count || !keywords) {
             PyErr_Format(PyExc_TypeError, "pass the fields of a call by keyword: run(op=..., x=...)");
             return false;
         }
-        if (given != names && !read(given)) return false;
-        for (Py_ssize_t i = 0; i < PyTuple_Size(given); i++) {
-            auto place = (char*)to + order[i]->offset;
-            if (order[i]->size == sizeof(Strides)) strides(place, args[i]);
-            else if (order[i]->is_double) copy(place, PyFloat_AsDouble(args[i]));
-            else copy(place, PyLong_AsLongLong(args[i]));
+        if (keywords != names && !look_up(keywords)) return false;
+        for (Py_ssize_t i = 0; i < PyTuple_Size(keywords); i++) {
+            auto field = (char*)to + order[i]->offset;
+            if (order[i]->size == sizeof(Strides)) strides(field, args[i]);
+            else if (order[i]->is_double) copy(field, PyFloat_AsDouble(args[i]));
+            else copy(field, PyLong_AsLongLong(args[i]));
         }
         return !PyErr_Occurred();
     }

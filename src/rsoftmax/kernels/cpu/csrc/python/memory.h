@@ -6,21 +6,25 @@
 namespace rsoftmax {
 namespace {
 
+// Pieces are taken twice, by the same code: first to measure, when every piece is null, then, after `reserve`, in
+// memory.
 struct Memory {
     Memory() = default;
     Memory(const Memory&) = delete;
     ~Memory() { free(data); }
 
     template <class T> T* take(long count) {
-        T* piece = (T*)(data + used);
+        size_t offset = used;
         used += (count * sizeof(T) + line - 1) / line * line;
-        return piece;
+        return is_measuring ? nullptr : (T*)(data + offset);
     }
 
-    // Makes room for all that take_pieces takes, and begins again; false if there is no memory.
+    // Allocates what take_pieces takes, and begins again; false if there is no memory.
     template <class F> bool reserve(F take_pieces) {
         used = 0;
+        is_measuring = true;
         take_pieces();
+        is_measuring = false;
         if (used > size) {
             free(data);
             data = (char*)aligned_alloc(line, used);
@@ -34,6 +38,7 @@ private:
     static constexpr size_t line = 64;
     char* data = nullptr;
     size_t size = 0, used = 0;
+    bool is_measuring = false;
 };
 
 }  // namespace

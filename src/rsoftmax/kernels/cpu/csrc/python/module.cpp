@@ -1,9 +1,10 @@
-// The library as Python sees it: `run` maps rows, `attend` computes attention, `extremes` is for checks of parameters, and
-// tables name operations and dtypes.
+// Python bindings: `run` maps rows, `attend` computes attention, `extremes` is for checks of parameters, and tables
+// name operations and dtypes.
 //
-// Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no dispatch
-// in C++.  From the bottom up: simd/ computes with vectors; rows/ maps the rows of a matrix, one by one or several short
-// ones at once; attention/ combines scores, the same mappings and products; this folder has memory, threads and Python.
+// Compiled once for each instruction set (setup.py); Python loads the library that fits the CPU, so there is no
+// dispatch in C++.  From the bottom up: simd/ computes with vectors; rows/ maps the rows of a matrix, one by one or
+// several short ones at once; attention/ combines scores, the same mappings and products; this folder has memory,
+// threads and Python.
 
 #include "fields.h"
 
@@ -22,9 +23,9 @@ template <class Call> struct Entry;
 template <> struct Entry<RowsCall> {
 #define ITEM(name) FIELD(RowsCall, name)
     static constexpr Field fields[] = {
-        ITEM(op), ITEM(dtype), ITEM(rows), ITEM(n), ITEM(x), ITEM(x_stride), ITEM(mask), ITEM(mask_step), ITEM(mask_stride),
-        ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p), ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues),
-        ITEM(detach), ITEM(threads)};
+        ITEM(op), ITEM(dtype), ITEM(rows), ITEM(n), ITEM(x), ITEM(x_stride), ITEM(mask), ITEM(mask_step),
+        ITEM(mask_stride), ITEM(mask_rows), ITEM(number), ITEM(values), ITEM(values_dtype), ITEM(edge), ITEM(p),
+        ITEM(states), ITEM(g), ITEM(dx), ITEM(dvalues), ITEM(detach), ITEM(threads)};
 #undef ITEM
     static const char* problem(const RowsCall& call) {
         if (!call.x || !call.p) return "x and p are needed";
@@ -34,7 +35,8 @@ template <> struct Entry<RowsCall> {
         return nullptr;
     }
     static bool run(const RowsCall& call) {
-        return rsoftmax::run(call, row_work(call), std::min<long>({call.threads, call.rows, 1 + call.rows * call.n / 16384}));
+        return rsoftmax::run(call, row_work(call),
+            std::min<long>({call.threads, call.rows, 1 + call.rows * call.n / 16384}));
     }
 };
 
@@ -43,9 +45,10 @@ template <> struct Entry<AttentionCall> {
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(batch), ITEM(heads), ITEM(groups), ITEM(rows), ITEM(length), ITEM(width),
         ITEM(value_width), ITEM(q), ITEM(k), ITEM(v), ITEM(q_strides), ITEM(k_strides), ITEM(v_strides), ITEM(bias),
-        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(number), ITEM(values), ITEM(values_strides), ITEM(edge),
-        ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states), ITEM(g),
-        ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues), ITEM(threads)};
+        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(number), ITEM(values), ITEM(values_strides),
+        ITEM(edge), ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states),
+        ITEM(g), ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues),
+        ITEM(threads)};
 #undef ITEM
     static const char* problem(const AttentionCall& call) {
         if (call.dtype == dtype_float64) return "attention does not support float64";
@@ -83,13 +86,13 @@ template <class Call> PyObject* perform(PyObject*, PyObject* const* args, Py_ssi
     Py_RETURN_NONE;
 }
 
-// extremes(address, dtype, count): the least and the greatest of some numbers.
+// extremes(address, dtype, count): the least and the greatest of `count` numbers.
 PyObject* extremes(PyObject*, PyObject* args) {
     long long address, dtype, count;
     if (!PyArg_ParseTuple(args, "LLL", &address, &dtype, &count)) return nullptr;
     if (!is_full_precision(dtype)) return PyErr_Format(PyExc_ValueError, "values must be float32 or float64");
-    Extremes found = extremes_of((const void*)address, dtype, count);
-    return Py_BuildValue("dd", found.low, found.high);
+    Extremes range = extremes_of((const void*)address, dtype, count);
+    return Py_BuildValue("dd", range.low, range.high);
 }
 
 template <class Call> constexpr PyMethodDef method(const char* name) {
@@ -102,15 +105,16 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "rows", nullptr, 0, methods, nullpt
 // ------------------------------------------------------------------------------------------------------------ tables
 
 // Adds a dictionary from names to numbers to the module.
-template <size_t n, class Number> bool add(PyObject* to, const char* table, const char* const (&names)[n], Number number) {
-    PyObject* made = PyDict_New();
-    for (size_t i = 0; made && i < n; i++) {
+template <size_t n, class Number>
+bool add(PyObject* to, const char* table, const char* const (&names)[n], Number number) {
+    PyObject* dict = PyDict_New();
+    for (size_t i = 0; dict && i < n; i++) {
         PyObject* item = PyLong_FromLong(number(i));
-        if (!item || PyDict_SetItemString(made, names[i], item)) Py_CLEAR(made);
+        if (!item || PyDict_SetItemString(dict, names[i], item)) Py_CLEAR(dict);
         Py_XDECREF(item);
     }
-    bool added = made && PyModule_AddObjectRef(to, table, made) == 0;
-    Py_XDECREF(made);
+    bool added = dict && PyModule_AddObjectRef(to, table, dict) == 0;
+    Py_XDECREF(dict);
     return added;
 }
 
@@ -123,10 +127,10 @@ template <size_t n, class Number> bool add(PyObject* to, const char* table, cons
 PyMODINIT_FUNC INIT(LEVEL)() {
     using namespace rsoftmax;
     auto index = [](size_t i) { return long(i); };
-    PyObject* made = PyModule_Create(&module);
-    if (made && add(made, "OPERATIONS", operation_names, index) && add(made, "DTYPES", dtype_names, index) &&
-        add(made, "STATE", operation_names, state_size) &&
-        PyModule_AddIntConstant(made, "EDGE", 1) == 0) return made;  // both calls have the field `edge`
-    Py_XDECREF(made);
+    PyObject* bindings = PyModule_Create(&module);
+    if (bindings && add(bindings, "OPERATIONS", operation_names, index) &&
+        add(bindings, "DTYPES", dtype_names, index) && add(bindings, "STATE", operation_names, state_size))
+        return bindings;
+    Py_XDECREF(bindings);
     return nullptr;
 }

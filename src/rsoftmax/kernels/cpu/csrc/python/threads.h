@@ -18,8 +18,8 @@ template <class Call> struct Job {
 
 namespace {
 
-// Calls worker(job) on several threads at once: on torch's pool if this process has one with GNU OpenMP's entry point, else
-// on new threads.
+// Calls worker(job) on several threads at once: on torch's pool if this process has one with GNU OpenMP's entry point,
+// else on new threads.
 inline void on_threads(long threads, void (*worker)(void*), void* job) {
     static auto pool = (void (*)(void (*)(void*), void*, unsigned, unsigned))dlsym(RTLD_DEFAULT, "GOMP_parallel");
     if (threads <= 1) worker(job);
@@ -28,7 +28,9 @@ inline void on_threads(long threads, void (*worker)(void*), void* job) {
         std::vector<std::thread> others;
         try {
             for (long i = 1; i < threads; i++) others.emplace_back(worker, job);
-        } catch (...) {}                                              // with fewer threads each one takes more pieces
+        } catch (...) {
+            // With fewer threads each one takes more pieces.
+        }
         worker(job);
         for (auto& t : others) t.join();
     }
@@ -37,7 +39,7 @@ inline void on_threads(long threads, void (*worker)(void*), void* job) {
 // Says whether there was enough memory.
 template <class Call> bool run(const Call& call, void (*work)(Job<Call>&), long threads) {
     Job<Call> job{call, work};
-    on_threads(threads, [](void* given) { ((Job<Call>*)given)->work(*(Job<Call>*)given); }, &job);
+    on_threads(threads, [](void* p) { ((Job<Call>*)p)->work(*(Job<Call>*)p); }, &job);
     return !job.out_of_memory;
 }
 

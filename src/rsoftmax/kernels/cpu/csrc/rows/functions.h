@@ -12,8 +12,9 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
         for (; from < to; from++) backward<Op, T>(call, from);
         return;
     }
+    // Short rows of these two have a faster path.
     if constexpr (std::is_same_v<Op, Entmax>)
-        if (!call.values) {                                           // short rows of these two have a faster path
+        if (!call.values) {
             if (call.number == 1.5) return map_rows<Entmax15, T>(call, from, to, memory);
             if (call.number == 2) return map_rows<Sparsemax, T>(call, from, to, memory);
         }
@@ -24,13 +25,15 @@ template <class Op, class T> void map_rows(const RowsCall& call, long from, long
         }
     QuantileHint hint;
     for (long row = from; row < to; row++) {
-        if (row > from && call.value(row) != call.value(row - 1)) hint = {};   // of another rate
+        // A hint serves one rate.
+        if (row > from && call.value(row) != call.value(row - 1)) hint = {};
         forward<Op, T>(call, row, hint, memory);
     }
 }
 
 template <class Op, class T> long memory_entries(long n) {
-    if constexpr (std::is_same_v<Op, Entmax>) return std::max(memory_entries<Entmax15, T>(n), memory_entries<Sparsemax, T>(n));
+    if constexpr (std::is_same_v<Op, Entmax>)
+        return std::max(memory_entries<Entmax15, T>(n), memory_entries<Sparsemax, T>(n));
     return std::max(n <= longest<Op> ? ShortRows<Op, T>::entries(n) : 0, scratch_entries<T>(n));
 }
 
@@ -39,8 +42,8 @@ template <class Op, class T> constexpr RowFunctions<T> functions = {map_rows<Op,
 }  // namespace
 
 // In the order of operation_names.
-#define ROW_FUNCTIONS(T)                                                                                         \
-    {functions<Softmax, T>, functions<TSoftmax, T>, functions<RSoftmax, T>, functions<RSoftmax, T>, functions<Sparsemax, T>, \
-     functions<Entmax15, T>, functions<Entmax, T>}
+#define ROW_FUNCTIONS(T)                                                                           \
+    {functions<Softmax, T>, functions<TSoftmax, T>, functions<RSoftmax, T>, functions<RSoftmax, T>, \
+     functions<Sparsemax, T>, functions<Entmax15, T>, functions<Entmax, T>}
 
 }  // namespace rsoftmax

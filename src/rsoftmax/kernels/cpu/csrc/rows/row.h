@@ -7,7 +7,7 @@
 namespace rsoftmax {
 namespace {
 
-// The logits of a row, read one vector at a time; removed entries and the padding after the last one are -inf.
+// The logits of a row, read one vector at a time; masked entries and the padding after the last one are -inf.
 template <class T> struct Row {
     const T* x;
     const uint8_t* mask = nullptr;
@@ -16,9 +16,9 @@ template <class T> struct Row {
         : x((const T*)call.x + row * call.x_stride), n(call.n), step(call.mask_step) {
         if (call.mask) mask = call.mask + (call.mask_rows ? call.mask_rows[row] : row * call.mask_stride);
     }
-    INLINE V<T> operator()(long i) const { return (*this)(i, n - i); }
-    INLINE V<T> operator()(long i, long left) const {
-        V<T> v = load(x + i, left);
+    INLINE Vec<T> operator()(long i) const { return (*this)(i, n - i); }
+    INLINE Vec<T> operator()(long i, long left) const {
+        Vec<T> v = load(x + i, left);
         if (mask) v = apply_mask(v, i);
         if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(-inf<T>);
         return v;
@@ -26,16 +26,16 @@ template <class T> struct Row {
 
 private:
     using Bytes = typename vec<uint8_t, lanes<T>>::type;
-    INLINE V<T> apply_mask(V<T> v, long i) const {
+    INLINE Vec<T> apply_mask(Vec<T> v, long i) const {
         bool whole = step == 1 && n - i >= lanes<T>;
         using Unaligned = typename vec<uint8_t, lanes<T>>::unaligned;
-        Bytes kept = __builtin_expect(whole, 1) ? *(const Unaligned*)(mask + i) : gather(i);
-        return widen<uint8_t, T>(kept) != 0 ? v : splat(-inf<T>);
+        Bytes unmasked = __builtin_expect(whole, 1) ? *(const Unaligned*)(mask + i) : gather(i);
+        return widen<uint8_t, T>(unmasked) != 0 ? v : splat(-inf<T>);
     }
     NOINLINE Bytes gather(long i) const {
-        Bytes kept{};
-        for (long k = 0; k < std::min(n - i, lanes<T>); k++) kept[k] = mask[(i + k) * step];
-        return kept;
+        Bytes unmasked{};
+        for (long k = 0; k < std::min(n - i, lanes<T>); k++) unmasked[k] = mask[(i + k) * step];
+        return unmasked;
     }
 };
 

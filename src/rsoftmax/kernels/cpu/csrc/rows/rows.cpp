@@ -1,5 +1,5 @@
-// The rows of a call, shared among threads.  Half precision is converted to float32, a few rows at a time, computed there
-// and rounded back: it needs no functions of its own.
+// The rows of a call, divided among threads.  Half precision is converted to float32, a few rows at a time, computed
+// there and rounded back: it needs no functions of its own.
 
 #include "rows.h"
 
@@ -9,7 +9,8 @@
 namespace rsoftmax {
 namespace {
 
-thread_local Memory thread_memory;                                    // kept from call to call
+// Reused from call to call.
+thread_local Memory thread_memory;
 
 template <class T> const RowFunctions<T>& functions_of(const RowsCall& call) {
     if constexpr (std::is_same_v<T, double>) return float64_functions[call.op];
@@ -34,15 +35,18 @@ template <class T> void work(Job<RowsCall>& job) {
     take_rows(job, lanes<T>, [&](long from, long to) { functions.map(job.call, from, to, memory); });
 }
 
-// ------------------------------------------------------------------------------------------------------ half precision
+// ----------------------------------------------------------------------------------------------------- half precision
 
 template <class S> void decode_rows(const S* from, long stride, long rows, long n, float* to) {
-    if (stride == n) {                                                // one long row
+    // Adjacent rows are one long row.
+    if (stride == n) {
         n *= rows;
         rows = 1;
     }
     for (long i = 0; i < rows; i++)
-        each_vector<float>(n, [&](long j, long left) { store(to + i * n + j, load(from + i * stride + j, left), left); });
+        each_vector<float>(n, [&](long j, long left) {
+            store(to + i * n + j, load(from + i * stride + j, left), left);
+        });
 }
 
 template <class S> void encode_rows(const float* from, long entries, S* to) {
@@ -53,15 +57,18 @@ template <class S> void encode_rows(const float* from, long entries, S* to) {
 template <class S> struct HalfRows {
     const RowsCall& call;
     const RowFunctions<float>& functions = functions_of<float>(call);
-    long n = call.n, rows = (4096 / (n + 1) / lanes<float> + 1) * lanes<float>;   // at a time: they stay in a near cache
+    // rows: so many at a time stay in a near cache.
+    long n = call.n, rows = (4096 / (n + 1) / lanes<float> + 1) * lanes<float>;
     float *x, *p, *g, *dx, *scratch;
 
     HalfRows(const RowsCall& call, Memory& memory) : call(call) {
         if (n > 4096) rows = 1;
         x = memory.take<float>(rows * n);
-        p = call.g ? memory.take<float>(rows * n) : x;                // forward works in place
+        // Forward works in place.
+        p = call.g ? memory.take<float>(rows * n) : x;
         g = memory.take<float>(call.g ? rows * n : 0);
-        dx = call.op == entmax ? memory.take<float>(call.g ? rows * n : 0) : g;   // entmax reads g once more
+        // Entmax reads g once more.
+        dx = call.op == entmax ? memory.take<float>(call.g ? rows * n : 0) : g;
         scratch = memory.take<float>(functions.memory_entries(n));
     }
 
@@ -80,7 +87,8 @@ private:
         else if (call.mask) part.mask += from * call.mask_stride;
         if (call.values) part.values += from * call.value_size();
         if (call.states) part.states += from;
-        if (!call.g || reads_logits_again(call.op)) decode_rows((const S*)call.x + from * call.x_stride, call.x_stride, count, n, x);
+        if (!call.g || reads_logits_again(call.op))
+            decode_rows((const S*)call.x + from * call.x_stride, call.x_stride, count, n, x);
         if (call.g) {
             part.g = (const char*)g;
             part.dx = (char*)dx;
@@ -107,10 +115,10 @@ template <class S> void half_work(Job<RowsCall>& job) {
 // --------------------------------------------------------------------------------------------------- checks of values
 
 template <class T> Extremes extremes(const T* values, long count) {
-    V<T> low = splat(inf<T>), high = -low;
-    I<T> is_nan{};
+    Vec<T> low = splat(inf<T>), high = -low;
+    IntVec<T> is_nan{};
     each_vector<T>(count, [&](long i, long left) {
-        V<T> v = load(values + i, left);
+        Vec<T> v = load(values + i, left);
         if (left < lanes<T>) v = iota<T>() < Int<T>(left) ? v : splat(*values);
         low = minimum(low, v);
         high = maximum(high, v);

@@ -17,7 +17,7 @@ template <class T> struct RowFunctions {
 extern const RowFunctions<float> float32_functions[operation_count];
 extern const RowFunctions<double> float64_functions[operation_count];
 
-// The least and the greatest of some numbers of float32 or float64; both NaN if one is.
+// The least and the greatest of `count` numbers of float32 or float64; both NaN if one is.
 struct Extremes { double low, high; };
 Extremes extremes_of(const void* values, long dtype, long count);
 

@@ -1,4 +1,4 @@
-// Short rows, as many at once as a vector has lanes.  The mathematics is that of the same names in operations.h.
+// Short rows, as many at once as a vector has lanes.  Must match operations.h and weights.h.
 #pragma once
 
 #include "operations.h"
@@ -10,63 +10,72 @@ namespace {
 // One double for each lane.
 template <class T> using Doubles = typename vec<double, lanes<T> * sizeof(double)>::type;
 
-template <class T> INLINE I<T> within(const Doubles<T>& v, double least, double most) {
-    return __builtin_convertvector((v >= least) & (v <= most), I<T>);
+template <class T> INLINE IntVec<T> within(const Doubles<T>& v, double least, double most) {
+    return __builtin_convertvector((v >= least) & (v <= most), IntVec<T>);
 }
 
-template <class T> INLINE V<T> scales(V<T> span) {                     // `scale` for each lane
+// Must match `scale` in weights.h, for each lane.
+template <class T> INLINE Vec<T> scales(Vec<T> span) {
     constexpr int mantissa = Exp<T>::mantissa;
     constexpr Int<T> bias = std::numeric_limits<T>::max_exponent - 1;
-    I<T> exponent = 2 * bias - (((I<T>)span >> mantissa) & (2 * bias + 1));
-    return (V<T>)(maximum(exponent, I<T>{} + 1) << mantissa);
+    IntVec<T> exponent = 2 * bias - (((IntVec<T>)span >> mantissa) & (2 * bias + 1));
+    return (Vec<T>)(maximum(exponent, IntVec<T>{} + 1) << mantissa);
 }
 
-template <class T> INLINE V<T> caps(double edge, V<T> span, V<T> slope) {   // `cap_of` for each lane
+// Must match `cap_of` in weights.h, for each lane.
+template <class T> INLINE Vec<T> caps(double edge, Vec<T> span, Vec<T> slope) {
     return T(edge) < span ? maximum(T(edge) * slope, splat(std::numeric_limits<T>::min())) : splat(inf<T>);
 }
 
-// Quantile for each lane: (x slope - start) + rest from the least entry with weight on, and at most cap.
+// Must match Quantile in weights.h, for each lane: (x slope - start) + rest from the least entry of the support on,
+// and at most cap.
 template <class T> struct Quantiles {
-    V<T> least, slope, start, rest, cap;
+    Vec<T> least, slope, start, rest, cap;
     // even: the rows in which all entries from the least one on weigh the same.
-    INLINE Quantiles(V<T> m, const Neighbours<T>& at, const Doubles<T>& f, I<T> even, double edge) : least(at.least) {
-        V<T> power = scales<T>(m - at.lo), hi = at.hi * power, lo = at.lo * power;
+    INLINE Quantiles(Vec<T> m, const Neighbours<T>& at, const Doubles<T>& f, IntVec<T> even, double edge)
+        : least(at.least) {
+        Vec<T> power = scales<T>(m - at.lo), hi = at.hi * power, lo = at.lo * power;
         Doubles<T> gap = __builtin_convertvector(hi, Doubles<T>) - __builtin_convertvector(lo, Doubles<T>);
-        V<T> left = __builtin_convertvector((1 - f) * gap, V<T>);
-        slope = even ? V<T>{} : power;
-        start = even ? V<T>{} : hi;
+        Vec<T> left = __builtin_convertvector((1 - f) * gap, Vec<T>);
+        slope = even ? Vec<T>{} : power;
+        start = even ? Vec<T>{} : hi;
         rest = even ? splat<T>(1) : left;
         cap = even ? splat<T>(1) : caps<T>(edge, m - at.lo, power);
     }
-    INLINE V<T> operator()(V<T> x, V<T>) const {
-        return x >= least ? minimum((x * slope - start) + rest, cap) : V<T>{};
+    INLINE Vec<T> operator()(Vec<T> x, Vec<T>) const {
+        return x >= least ? minimum((x * slope - start) + rest, cap) : Vec<T>{};
     }
 };
 
-// Hinge for each lane: (d + t) slope where d > -t, and at most cap; and its limits, Dense and Truncated.
+// Must match Hinge in weights.h, for each lane: (d + t) slope where d > -t, and at most cap; and its limits, Dense and
+// Truncated.
 template <class T> struct Hinges {
-    V<T> t, least, slope, rest, cap;
-    INLINE Hinges(V<T> given, I<T> none, double edge) {
-        I<T> even = (given == 0) | (given == inf<T>) | (edge == 0 ? ~I<T>{} : I<T>{});
-        I<T> next = (I<T>)-given - 1;                                 // the bits of the next number above -t
-        least = none ? splat(inf<T>) : given == 0 ? V<T>{} : (V<T>)next;
-        slope = even ? V<T>{} : scales<T>(given);
-        rest = even ? splat<T>(1) : V<T>{};
-        t = even ? V<T>{} : given;
-        cap = even ? splat<T>(1) : caps<T>(edge, given, slope);
+    Vec<T> t, least, slope, rest, cap;
+    INLINE Hinges(Vec<T> value, IntVec<T> none, double edge) {
+        IntVec<T> even = (value == 0) | (value == inf<T>) | (edge == 0 ? ~IntVec<T>{} : IntVec<T>{});
+        // The bits of the next number above -t.
+        IntVec<T> next = (IntVec<T>)-value - 1;
+        least = none ? splat(inf<T>) : value == 0 ? Vec<T>{} : (Vec<T>)next;
+        slope = even ? Vec<T>{} : scales<T>(value);
+        rest = even ? splat<T>(1) : Vec<T>{};
+        t = even ? Vec<T>{} : value;
+        cap = even ? splat<T>(1) : caps<T>(edge, value, slope);
     }
-    INLINE V<T> operator()(V<T>, V<T> d) const { return d >= least ? minimum((d + t) * slope + rest, cap) : V<T>{}; }
+    INLINE Vec<T> operator()(Vec<T>, Vec<T> d) const {
+        return d >= least ? minimum((d + t) * slope + rest, cap) : Vec<T>{};
+    }
 };
 
-// The thresholds of a projection for each lane, from the columns of z = (x - m) / q.  See simplex.
-template <int q, class T> INLINE V<T> thresholds(const Columns<T>& z) {
-    V<T> tau = splat<T>(-1);
-    I<T> before = I<T>{} + Int<T>(z.n + 1), done{};
+// The thresholds of a projection for each lane, from the columns of z = (x - m) / q.  Must match `simplex`.
+template <int q, class T> INLINE Vec<T> thresholds(const Columns<T>& z) {
+    Vec<T> tau = splat<T>(-1);
+    IntVec<T> before = IntVec<T>{} + Int<T>(z.n + 1), done{};
     for (;;) {
-        V<T> one[2] = {}, two[2] = {};                                // two sums each: shorter chains, smaller errors
-        I<T> in{};
+        // Two sums each: shorter chains, smaller errors.
+        Vec<T> one[2] = {}, two[2] = {};
+        IntVec<T> in{};
         auto add = [&](long i, int k) {
-            V<T> v = maximum(z(i) - tau, V<T>{});
+            Vec<T> v = maximum(z(i) - tau, Vec<T>{});
             one[k] += v;
             if (q == 1) in -= v > 0;
             else two[k] += v * v;
@@ -76,9 +85,9 @@ template <int q, class T> INLINE V<T> thresholds(const Columns<T>& z) {
             add(i + 1, 1);
         }
         if (z.n % 2) add(z.n - 1, 0);
-        V<T> sum = one[0] + one[1], h = q == 1 ? sum : square_root<T>(two[0] + two[1]);
-        V<T> up = tau + (q == 1 ? (h - 1) / to_float<T>(in) : h * (h - 1) / sum);
-        I<T> still = q == 1 ? in >= before : ~(up > tau);
+        Vec<T> sum = one[0] + one[1], h = q == 1 ? sum : square_root<T>(two[0] + two[1]);
+        Vec<T> up = tau + (q == 1 ? (h - 1) / to_float<T>(in) : h * (h - 1) / sum);
+        IntVec<T> still = q == 1 ? in >= before : ~(up > tau);
         tau = done ? tau : up;
         done |= still;
         before = in;
@@ -96,10 +105,10 @@ template <> constexpr long longest<Entmax15> = 128;
 // The rows of a call from `first` on, one in each lane; lanes without a row repeat the last one.
 template <class Op, class T> struct ShortRows {
     static constexpr long L = lanes<T>;
-    using D = Doubles<T>;
     const RowsCall& call;
     long first, rows;
-    Columns<T> x, keys;                                               // the logits, and the same as ordered_bits
+    // The logits, and the same as ordered_bits.
+    Columns<T> x, keys;
 
     ShortRows(const RowsCall& call, long first, T* memory)
         : call(call), first(first), rows(std::min<long>(L, call.rows - first)), x{memory, call.n},
@@ -108,92 +117,100 @@ template <class Op, class T> struct ShortRows {
 
     void forward() const {
         Stats stats(read());
-        D value;
+        Doubles<T> value;
         for (long k = 0; k < L; k++) value[k] = call.value(row(k));
         map(Op(), stats, value);
     }
 
 private:
-    // Rows that become NaN, and rows without probabilities: those, and the ones in which nothing is kept.
+    // Rows that become NaN, and rows without probabilities: those, and fully masked ones.
     struct Stats : LaneStats<T> {
-        I<T> is_nan{}, none;
-        INLINE explicit Stats(const LaneStats<T>& all) : LaneStats<T>(all), none(all.kept == 0) { mark_nan(all.bad); }
-        INLINE void mark_nan(I<T> which) {
+        IntVec<T> is_nan{}, none;
+        INLINE explicit Stats(const LaneStats<T>& all) : LaneStats<T>(all), none(all.unmasked == 0) {
+            mark_nan(all.bad);
+        }
+        INLINE void mark_nan(IntVec<T> which) {
             is_nan |= which;
             none |= which;
         }
-        INLINE V<T> row_maximum() const { return none ? V<T>{} : this->top; }
+        INLINE Vec<T> row_maximum() const { return none ? Vec<T>{} : this->top; }
     };
 
     long row(long k) const { return first + std::min(k, rows - 1); }
 
     INLINE LaneStats<T> read() const {
         LaneStats<T> stats;
-        auto keep = [&](long i, V<T> v) {
+        auto keep = [&](long i, Vec<T> v) {
             stats.add(v);
             x.set(i, v);
-            if (Op::selects) keys.set(i, (V<T>)ordered_bits<T>(v));
+            if (Op::selects) keys.set(i, (Vec<T>)ordered_bits<T>(v));
         };
         const T* from[L];
         for (long k = 0; k < L; k++) from[k] = (const T*)call.x + row(k) * call.x_stride;
         if (x.n < L) x.read([&](long k, long i) { return Row<T>(call, row(k))(i); }, keep);
         else if (call.mask) x.read([&](long k, long i) { return Row<T>(call, row(k))(i, L); }, keep);
         else x.read([&](long k, long i) { return load(from[k] + i); }, keep);
-        if (stats.is_finite()) stats.kept += Int<T>(x.n);
+        if (stats.is_finite()) stats.unmasked += Int<T>(x.n);
         else stats.add_all(x);
         return stats;
     }
 
-    INLINE void map(TSoftmax, Stats& stats, const D& t) const {
+    INLINE void map(TSoftmax, Stats& stats, const Doubles<T>& t) const {
         stats.mark_nan(~within<T>(t, 0, inf<double>));
-        normalise(stats, Hinges<T>(__builtin_convertvector(t, V<T>), stats.none, call.edge), Neighbours<T>{}, D{});
+        normalise(stats, Hinges<T>(__builtin_convertvector(t, Vec<T>), stats.none, call.edge),
+            Neighbours<T>{}, Doubles<T>{});
     }
 
-    INLINE void map(RSoftmax, Stats& stats, const D& value) const {
+    INLINE void map(RSoftmax, Stats& stats, const Doubles<T>& value) const {
         bool is_count = call.op == k_softmax;
         stats.mark_nan(~within<T>(value, is_count, is_count ? inf<double> : 1));
-        D kept = __builtin_convertvector(stats.kept, D), above = kept - 1 - value;   // as in QuantilePosition
-        D position = is_count ? (above > 0 ? above : D{}) : value * (kept - 1);
-        I<T> dense = stats.none | __builtin_convertvector(is_count ? value > kept - 1 : value == 0, I<T>);
-        I<T> j = __builtin_convertvector(position, I<T>);
-        D f = position - __builtin_convertvector(j, D);
-        Neighbours<T> at = neighbours(keys, stats, dense ? I<T>{} : stats.kept - 1 - j);
+        // Must match QuantilePosition.
+        Doubles<T> unmasked = __builtin_convertvector(stats.unmasked, Doubles<T>), above = unmasked - 1 - value;
+        Doubles<T> position = is_count ? (above > 0 ? above : Doubles<T>{}) : value * (unmasked - 1);
+        auto is_dense = is_count ? value > unmasked - 1 : value == 0;
+        IntVec<T> dense = stats.none | __builtin_convertvector(is_dense, IntVec<T>);
+        IntVec<T> j = __builtin_convertvector(position, IntVec<T>);
+        Doubles<T> f = position - __builtin_convertvector(j, Doubles<T>);
+        Neighbours<T> at = neighbours(keys, stats, dense ? IntVec<T>{} : stats.unmasked - 1 - j);
         at.least = stats.none ? splat(inf<T>) : dense ? stats.bottom : at.least;
-        V<T> m = stats.row_maximum();
-        I<T> even = dense | (at.lo == m) | (call.edge == 0 ? ~I<T>{} : I<T>{});
+        Vec<T> m = stats.row_maximum();
+        IntVec<T> even = dense | (at.lo == m) | (call.edge == 0 ? ~IntVec<T>{} : IntVec<T>{});
         normalise(stats, Quantiles<T>(m, at, f, even, call.edge), at, f);
     }
 
-    template <int q> INLINE void map(Projection<q>, const Stats& stats, const D&) const {
-        V<T> m = stats.row_maximum(), unit = stats.is_nan ? splat<T>(NAN) : splat<T>(1);
+    template <int q> INLINE void map(Projection<q>, const Stats& stats, const Doubles<T>&) const {
+        Vec<T> m = stats.row_maximum(), unit = stats.is_nan ? splat<T>(NAN) : splat<T>(1);
         for (long i = 0; i < x.n; i++) x.set(i, (x(i) - m) * T(1. / q));
-        V<T> tau = thresholds<q>(x);
-        write([=](V<T> z) {
-            V<T> a = maximum(z - tau, V<T>{});
+        Vec<T> tau = thresholds<q>(x);
+        write([=](Vec<T> z) {
+            Vec<T> a = maximum(z - tau, Vec<T>{});
             return (q == 1 ? a : a * a) * unit;
         });
     }
 
-    template <class W> INLINE void normalise(const Stats& stats, const W& weights, const Neighbours<T>& at, const D& f) const {
-        V<T> m = stats.row_maximum(), sum = masses(m, weights);
+    template <class W>
+    INLINE void normalise(const Stats& stats, const W& weights, const Neighbours<T>& at, const Doubles<T>& f) const {
+        Vec<T> m = stats.row_maximum(), sum = masses(m, weights);
         if (call.states) for (long k = 0; k < rows; k++)
-            call.states[first + k] = {m[k], at.lo[k], at.hi[k], f[k], sum[k], stats.none[k] ? 0. : double(stats.kept[k])};
-        Quotient<V<T>> quotient(stats.is_nan ? splat<T>(NAN) : stats.none ? splat<T>(1) : sum);
-        write([=](V<T> v) { return quotient(v); });
+            call.states[first + k] = {m[k], at.lo[k], at.hi[k], f[k], sum[k],
+                stats.none[k] ? 0. : double(stats.unmasked[k])};
+        Quotient<Vec<T>> quotient(stats.is_nan ? splat<T>(NAN) : stats.none ? splat<T>(1) : sum);
+        write([=](Vec<T> v) { return quotient(v); });
     }
 
     // Leaves w e^(x - m) in the columns, and returns the sums of the rows.
-    template <class W> INLINE V<T> masses(V<T> m, const W& weights) const {
+    template <class W> INLINE Vec<T> masses(Vec<T> m, const W& weights) const {
         auto mass = [&](long i) {
-            V<T> a = x(i), d = a - m, v = weights(a, d) * lifted_exp_of_numbers<T>(d);
+            Vec<T> a = x(i), d = a - m, v = weights(a, d) * scaled_exp_of_numbers<T>(d);
             x.set(i, v);
             return v;
         };
-        V<T> sum{};
+        Vec<T> sum{};
         long i = 0;
-        for (; i + 4 <= x.n; i += 4) {                                // four at a time: fewer steps, smaller errors
+        // Four at a time: fewer steps, smaller errors.
+        for (; i + 4 <= x.n; i += 4) {
             prefetch_next(i);
-            V<T> a = mass(i) + mass(i + 1), b = mass(i + 2) + mass(i + 3);
+            Vec<T> a = mass(i) + mass(i + 1), b = mass(i + 2) + mass(i + 3);
             sum += a + b;
         }
         for (; i < x.n; i++) sum += mass(i);
@@ -213,8 +230,8 @@ private:
     template <class F> INLINE void write(F share) const {
         T* to[L];
         for (long k = 0; k < L; k++) to[k] = (T*)call.p + row(k) * x.n;
-        if (x.n < L) x.write(share, [&](long k, long i, V<T> v) { store(to[k] + i, v, x.n); });
-        else x.write(share, [&](long k, long i, V<T> v) { store(to[k] + i, v); });
+        if (x.n < L) x.write(share, [&](long k, long i, Vec<T> v) { store(to[k] + i, v, x.n); });
+        else x.write(share, [&](long k, long i, Vec<T> v) { store(to[k] + i, v); });
     }
 };
 

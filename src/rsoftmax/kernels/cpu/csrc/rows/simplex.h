@@ -11,22 +11,23 @@ namespace {
 // pass the root, so entries that drop out of the support never return, and every step halves the excess h - 1 or the
 // slope, so few steps are needed.  Entries with z <= -1 cannot be in the support: the largest, 0, would exceed 1.
 template <int q, class T, class X> T simplex(const X& x, long n, T m, T* z) {
-    struct Norm {                                                     // the sums that one step needs
+    // The sums that one step needs.
+    struct Norm {
         Sum<T> one, two;
-        I<T> in{};
-        INLINE I<T> add(V<T> v, T tau, long i) {
-            I<T> on = v > tau;
-            in -= on;
-            v = on ? v - tau : V<T>{};
+        IntVec<T> in{};
+        INLINE IntVec<T> add(Vec<T> v, T tau, long i) {
+            IntVec<T> in_support = v > tau;
+            in -= in_support;
+            v = in_support ? v - tau : Vec<T>{};
             one.add(v, i);
             if (q == 2) two.add(v * v, i);
-            return on;
+            return in_support;
         }
     } norm;
     T tau = -1;
     long c = 0, before = n + 1;
     for (long i = 0; i < n; i += lanes<T>) {
-        V<T> v = (x(i) - m) * T(1. / q);
+        Vec<T> v = (x(i) - m) * T(1. / q);
         c += compress(z + c, v, norm.add(v, tau, i));
     }
     store(z + c, splat(-inf<T>));
@@ -34,7 +35,8 @@ template <int q, class T, class X> T simplex(const X& x, long n, T m, T* z) {
         long k = reduce(norm.in, plus);
         double h = q == 1 ? norm.one.get() : std::sqrt(norm.two.get());
         T up = q == 1 ? tau + (h - 1) / k : tau + h * (h - 1) / norm.one.get();
-        if (q == 1 ? k >= before : !(up > tau)) return up;            // the support, or tau, no longer changes
+        // The support, or tau, no longer changes.
+        if (q == 1 ? k >= before : !(up > tau)) return up;
         tau = up;
         before = k;
         norm = Norm();

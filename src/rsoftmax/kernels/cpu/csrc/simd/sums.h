@@ -8,15 +8,16 @@ namespace {
 
 // Short runs in lanes, their totals in double, with compensation for what those round off (Knuth's two-sum).
 template <class T> struct Sum {
-    V<T> run{};
+    Vec<T> run{};
     double total = 0, rest = 0;
-    INLINE void add(V<T> v, long i) {                                 // i: the position of v in the row
+    // i: the position of v in the row.
+    INLINE void add(Vec<T> v, long i) {
         run += v;
         if ((i + lanes<T>) % ((sizeof(T) == 4 ? 32 : 8) * lanes<T>) == 0) {
             double r = reduce(run, plus), t = total + r, b = t - total;
             rest += (total - (t - b)) + (r - b);
             total = t;
-            run = V<T>{};
+            run = Vec<T>{};
         }
     }
     INLINE double get() const { return total + (rest + double(reduce(run, plus))); }

@@ -13,12 +13,12 @@ template <class A, size_t... k> INLINE A interleave(A a, A b, long upper, std::i
 }
 
 // As many vectors as a vector has lanes: as many perfect shuffles as the number of lanes has bits.
-template <class T> INLINE void transpose(V<T>* r) {
+template <class T> INLINE void transpose(Vec<T>* r) {
     constexpr long n = lanes<T>;
     constexpr auto every = std::make_index_sequence<n>();
 #pragma GCC unroll 4
     for (long step = 1; step < n; step *= 2) {
-        V<T> t[n];
+        Vec<T> t[n];
 #pragma GCC unroll 16
         for (long i = 0; i < n; i++) t[i] = interleave(r[i / 2], r[i / 2 + n / 2], i % 2, every);
 #pragma GCC unroll 16
@@ -32,7 +32,7 @@ template <long size, class A, size_t... k> INLINE A add_halves(A a, A b, std::in
     return __builtin_shufflevector(a, b, (long(k) % size < half ? long(k) : n + long(k) - half)...) +
            __builtin_shufflevector(a, b, (long(k) % size < half ? long(k) + half : n + long(k))...);
 }
-template <class T, long size = lanes<T>> INLINE void add_all_halves(V<T>* r) {
+template <class T, long size = lanes<T>> INLINE void add_all_halves(Vec<T>* r) {
 #pragma GCC unroll 16
     for (long i = 0; i < size / 2; i++)
         r[i] = add_halves<size>(r[i], r[i + size / 2], std::make_index_sequence<lanes<T>>());
@@ -40,7 +40,7 @@ template <class T, long size = lanes<T>> INLINE void add_all_halves(V<T>* r) {
 }
 
 // The sums of as many vectors as a vector has lanes, one in each lane; overwrites r.
-template <class T> INLINE V<T> row_sums(V<T>* r) {
+template <class T> INLINE Vec<T> row_sums(Vec<T>* r) {
     add_all_halves<T>(r);
     return r[0];
 }

@@ -1,7 +1,7 @@
 // Vectors as wide as the registers of the target instruction set, and operations on their lanes.
 //
-// Written with the vector extensions of GCC and Clang, so that one source serves every instruction set.  Each instruction
-// set is compiled into a library of its own, with hidden symbols, so the same names do not meet.
+// Written with the vector extensions of GCC and Clang, so that one source serves every instruction set.  Each
+// instruction set is compiled into a library of its own, with hidden symbols, so the same names do not meet.
 #pragma once
 
 #include <algorithm>
@@ -35,16 +35,17 @@ template <class E, int B> struct vec {
 };
 template <class T> using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 template <class T> constexpr long lanes = bytes / sizeof(T);
-template <class T> using V = typename vec<T, bytes>::type;          // values
-template <class T> using I = typename vec<Int<T>, bytes>::type;     // masks (0 or -1) and counts
+// A vector of values, and one of masks (0 or -1) or counts.
+template <class T> using Vec = typename vec<T, bytes>::type;
+template <class T> using IntVec = typename vec<Int<T>, bytes>::type;
 template <class T> constexpr T inf = std::numeric_limits<T>::infinity();
 
 // The length of a row of n entries, rounded up to whole vectors.
 template <class T> INLINE long padded(long n) { return (n + lanes<T> - 1) / lanes<T> * lanes<T>; }
 
-template <class T> INLINE V<T> splat(T a) { return a - V<T>{}; }
-template <class T> INLINE V<T> load(const T* p) { return *(const typename vec<T, bytes>::unaligned*)p; }
-template <class T> INLINE void store(T* p, V<T> v) { *(typename vec<T, bytes>::unaligned*)p = v; }
+template <class T> INLINE Vec<T> splat(T a) { return a - Vec<T>{}; }
+template <class T> INLINE Vec<T> load(const T* p) { return *(const typename vec<T, bytes>::unaligned*)p; }
+template <class T> INLINE void store(T* p, Vec<T> v) { *(typename vec<T, bytes>::unaligned*)p = v; }
 
 template <class T> INLINE auto bits(T v) {
     std::make_unsigned_t<Int<T>> b;
@@ -57,34 +58,40 @@ template <class T, class B> INLINE T from_bits(B b) {
     return v;
 }
 
-template <class T, size_t... k> INLINE I<T> iota_(std::index_sequence<k...>) { return I<T>{Int<T>(k)...}; }
-template <class T> INLINE I<T> iota() { return iota_<T>(std::make_index_sequence<lanes<T>>()); }   // 0, 1, 2, ...
+template <class T, size_t... k> INLINE IntVec<T> iota_(std::index_sequence<k...>) { return IntVec<T>{Int<T>(k)...}; }
+// 0, 1, 2, ...
+template <class T> INLINE IntVec<T> iota() { return iota_<T>(std::make_index_sequence<lanes<T>>()); }
 
 constexpr auto plus = [](auto a, auto b) { return a + b; };
 struct Maximum {
     template <class A> INLINE A operator()(A a, A b) const { return a > b ? a : b; }
-#ifdef __AVX512F__                                                    // compilers do not find the instruction themselves
-    INLINE V<float> operator()(V<float> a, V<float> b) const {        // gcc 12 warns about _mm512_max_ps in its own header
-        return (V<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#ifdef __AVX512F__
+    // Compilers do not find the instruction themselves; gcc 12 warns about _mm512_max_ps in its own header.
+    INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
+        return (Vec<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
     }
 #elif defined(__AVX2__)
-    INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm256_max_ps((__m256)a, (__m256)b); }
+    INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
+        return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+    }
 #endif
 };
 constexpr Maximum maximum;
 struct Minimum {
     template <class A> INLINE A operator()(A a, A b) const { return a < b ? a : b; }
 #ifdef __AVX512F__
-    INLINE V<float> operator()(V<float> a, V<float> b) const {
-        return (V<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+    INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
+        return (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
     }
 #elif defined(__AVX2__)
-    INLINE V<float> operator()(V<float> a, V<float> b) const { return (V<float>)_mm256_min_ps((__m256)a, (__m256)b); }
+    INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
+        return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+    }
 #endif
 };
 constexpr Minimum minimum;
 
-template <class T> INLINE V<T> square_root(V<T> v) {
+template <class T> INLINE Vec<T> square_root(Vec<T> v) {
     for (int k = 0; k < lanes<T>; k++) v[k] = std::sqrt(v[k]);
     return v;
 }
@@ -100,7 +107,7 @@ template <class A, class F> INLINE auto reduce(A v, F f) {
 }
 
 // Whether a mask holds in every lane.
-template <class T> INLINE bool all(I<T> mask) {
+template <class T> INLINE bool all(IntVec<T> mask) {
 #if defined(__AVX512BW__)
     return _mm512_movepi8_mask((__m512i)mask) == ~0ull;
 #elif defined(__AVX2__)
@@ -123,16 +130,16 @@ struct LaneSubsets {
 constexpr LaneSubsets lane_subsets;
 #endif
 
-// Appends the lanes of v selected by keep, in order; may write a whole vector.  Returns how many were kept.
-template <class T> INLINE long compress(T* to, V<T> v, I<T> keep) {
+// Appends the lanes of v selected by keep, in order; may write a whole vector.  Returns their number.
+template <class T> INLINE long compress(T* to, Vec<T> v, IntVec<T> keep) {
 #ifdef __AVX512F__
     if constexpr (sizeof(T) == 4) {
         auto k = _mm512_movepi32_mask((__m512i)keep);
-        store<T>(to, (V<T>)_mm512_maskz_compress_ps(k, (__m512)v));
+        store<T>(to, (Vec<T>)_mm512_maskz_compress_ps(k, (__m512)v));
         return __builtin_popcount(k);
     } else {
         auto k = _mm512_movepi64_mask((__m512i)keep);
-        store<T>(to, (V<T>)_mm512_maskz_compress_pd(k, (__m512d)v));
+        store<T>(to, (Vec<T>)_mm512_maskz_compress_pd(k, (__m512d)v));
         return __builtin_popcount(k);
     }
 #else
@@ -140,7 +147,7 @@ template <class T> INLINE long compress(T* to, V<T> v, I<T> keep) {
     if constexpr (sizeof(T) == 4) {
         auto k = _mm256_movemask_ps((__m256)keep);
         __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(lane_subsets.indices[k]));
-        store<T>(to, (V<T>)_mm256_permutevar8x32_epi32((__m256i)v, order));
+        store<T>(to, (Vec<T>)_mm256_permutevar8x32_epi32((__m256i)v, order));
         return __builtin_popcount(k);
     }
 #endif
@@ -154,16 +161,16 @@ template <class T> INLINE long compress(T* to, V<T> v, I<T> keep) {
 }
 
 // Integers to the width of T, doubling (GCC 12 takes a longer step lane by lane).
-template <class E, class T, class B> INLINE I<T> widen(B v) {
-    if constexpr (sizeof(E) == sizeof(T)) return (I<T>)v;
+template <class E, class T, class B> INLINE IntVec<T> widen(B v) {
+    if constexpr (sizeof(E) == sizeof(T)) return (IntVec<T>)v;
     else {
         using D = std::conditional_t<sizeof(E) == 1, int16_t, std::conditional_t<sizeof(E) == 2, int32_t, int64_t>>;
         return widen<D, T>(__builtin_convertvector(v, typename vec<D, 2 * sizeof(B)>::type));
     }
 }
 
-// Calls f(i, left) for each vector of n entries, of which `left` remain from entry i on: a constant for all but the last
-// vector, so that only that one pays for the end of the row.
+// Calls f(i, left) for each vector of n entries, of which `left` remain from entry i on: a constant for all but the
+// last vector, so that only that one pays for the end of the row.
 template <class T, class F> INLINE void each_vector(long n, F f) {
     long i = 0;
     for (; i + lanes<T> <= n; i += lanes<T>) f(i, lanes<T>);

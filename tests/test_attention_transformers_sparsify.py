@@ -1,4 +1,4 @@
-"""Thresholds calibrated to an error, certified on held-out batches."""
+"""Thresholds within an error that is certified on held-out batches."""
 
 import math
 from pathlib import Path
@@ -16,18 +16,11 @@ from transformers_models import HEADS, LAYERS, LONG, TEXT, WORDS, built, output
 from typer.testing import CliRunner
 
 from rsoftmax._transformers import max_positions
-from rsoftmax.attention.transformers import calibrate, parameters, set_attention, sparsity, sweep
-from rsoftmax.attention.transformers.compare import CONFIDENCE, compare, student_quantile, text_batches
-from rsoftmax.attention.transformers.sparsify import (
-    BINS,
-    CORRECTIONS,
-    SHARES,
-    TOP,
-    _equal_mass,
-    _Heads,
-    certified,
-    moved_mass,
-)
+from rsoftmax.attention.transformers import head_parameters, set_attention, sparsify, sparsity
+from rsoftmax.attention.transformers.batches import text_batches
+from rsoftmax.attention.transformers.compare import CONFIDENCE, compare, student_quantile
+from rsoftmax.attention.transformers.sparsify import CORRECTIONS, SHARES, certified
+from rsoftmax.attention.transformers.thresholds import BINS, TOP, Histograms, equal_distance, total_variation
 from rsoftmax.cli import app
 
 
@@ -47,16 +40,16 @@ def classifier() -> Any:
 
 
 def measure(model: Any, batches: list[dict[str, Tensor]]) -> float:
-    """KL per token of a language model against softmax, computed in another way than calibrate does."""
+    """KL per token of a language model against softmax, computed in another way than sparsify does."""
     errors = []
     for batch in batches:
         sparse = model(**batch).logits.detach().double()
-        before = parameters(model).values.clone()
+        before = head_parameters(model).values.clone()
         for module in model.modules():
             if hasattr(module, "rsoftmax"):
                 module.rsoftmax.values = torch.full((HEADS,), math.inf)
         dense = model(**batch).logits.detach().double()
-        for row, name in enumerate(parameters(model).layers):
+        for row, name in enumerate(head_parameters(model).layers):
             model.get_submodule(name).rsoftmax.values = before[row]
         divergence = nn.functional.kl_div(
             sparse.log_softmax(-1), dense.log_softmax(-1), log_target=True, reduction="none"
@@ -68,13 +61,13 @@ def measure(model: Any, batches: list[dict[str, Tensor]]) -> float:
 @pytest.mark.parametrize("per_head", [False, True])
 def test_the_measured_error_of_a_language_model_is_within_the_requested_one(per_head: bool) -> None:
     model, batches = built("llama"), texts()
-    found = calibrate(model, batches[:2], error=0.01, held_out=batches[2:], per_head=per_head)
-    assert found.measured[0] < found.bound <= 0.01
+    found = sparsify(model, batches[:2], max_error=0.01, held_out=batches[2:], per_head=per_head)
+    assert found.error < found.bound <= 0.01
     assert found.zeros.mean() > 0
-    assert measure(model, batches[2:]) == pytest.approx(found.measured[0], rel=1e-3)
+    assert measure(model, batches[2:]) == pytest.approx(found.error, rel=1e-3)
     assert found.max_length == 24
     assert sum(row[-1] for row in found.by_length) == sum(int(batch["attention_mask"].sum()) for batch in batches[2:])
-    assert parameters(model).values.shape == (LAYERS, HEADS)
+    assert head_parameters(model).values.shape == (LAYERS, HEADS)
     assert model.config._attn_implementation == "t_softmax"
     assert "zeros" in str(found)
 
@@ -92,23 +85,23 @@ def test_held_out_batches_certify_and_do_not_select() -> None:
     chosen = set()
     for kept in ([1, 2], [3], [2, 3]):
         model, batches = built("llama"), texts()
-        calibrate(model, batches[:1], error=0.02, held_out=[batches[i] for i in kept])
-        chosen |= set(parameters(model).values.flatten().tolist())
+        sparsify(model, batches[:1], max_error=0.02, held_out=[batches[i] for i in kept])
+        chosen |= set(head_parameters(model).values.flatten().tolist())
     assert len(chosen) <= len(SHARES)
 
 
 def test_a_progress_bar_counts_every_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    calibrate(built("llama"), texts(), error=0.02, verbose=True)
+    sparsify(built("llama"), texts(), max_error=0.02, verbose=True)
     passes = 2 * (1 + CORRECTIONS * 2) + 2 * (1 + len(SHARES))
     assert f"{passes}/{passes}" in capsys.readouterr().err
 
 
-def test_heads_with_the_same_moved_mass_have_their_own_thresholds() -> None:
+def test_heads_at_the_same_distance_have_their_own_thresholds() -> None:
     """A head whose mass decays twice as fast needs half the threshold."""
     gap = (torch.arange(BINS) + 0.5) * (TOP / BINS)
     mass = torch.stack([(-gap).exp(), (-2 * gap).exp()])
-    heads = {"layer": _Heads(mass / mass.sum(-1, keepdim=True), torch.ones(2, BINS), rows=1.0)}
-    (t,), predicted = _equal_mass(heads, edge=0.0)(3 * 0.05**2)
+    layers = {"layer": Histograms(mass / mass.sum(-1, keepdim=True), torch.ones(2, BINS), queries=1.0)}
+    (t,), predicted = equal_distance(layers, edge=0.0)(3 * 0.05**2)
     assert predicted <= 3 * 0.05**2
     assert_close(t, torch.tensor([1.0, 0.5]) * -math.log(0.05), atol=0.1, rtol=0)  # the grid has steps of 0.1
 
@@ -118,19 +111,19 @@ def test_students_quantile() -> None:
         assert student_quantile(degrees) == pytest.approx(stats.t.ppf(CONFIDENCE, degrees), rel=3e-3)
 
 
-def test_a_sparse_model_is_calibrated_against_softmax() -> None:
+def test_a_sparse_model_is_compared_with_softmax() -> None:
     found = []
     for mapping in ("softmax", "sparsemax"):
         model, batches = built("llama"), texts()
         set_attention(model, mapping)
-        found.append(calibrate(model, batches, error=0.01))
+        found.append(sparsify(model, batches, max_error=0.01))
     assert found[0].t == found[1].t
-    assert found[0].measured == found[1].measured
+    assert (found[0].error, found[0].standard_error) == (found[1].error, found[1].standard_error)
 
 
 def test_encoders_and_classifiers_have_their_own_errors() -> None:
     for model, metric in ((built("bert"), "cosine"), (classifier(), "KL")):
-        found = calibrate(model, texts(rows=20), error=0.01)
+        found = sparsify(model, texts(rows=20), max_error=0.01)
         assert metric in found.metric
         assert found.bound <= 0.01
         assert found.texts == 40
@@ -141,39 +134,39 @@ def test_a_larger_error_has_more_zeros_and_zeros_are_counted() -> None:
     zeros = []
     for error in (1e-4, 1e-2):
         model, batches = built("gpt2"), texts()
-        found = calibrate(model, batches[:2], error=error, held_out=batches[2:3])
+        found = sparsify(model, batches[:2], max_error=error, held_out=batches[2:3])
         assert_close(found.zeros.values, sparsity(model, batches[2]).values)
         zeros.append(found.zeros.mean())
     assert zeros[1] > zeros[0] > 0
 
 
-def test_a_calibrated_model_is_saved_and_warns_beyond_its_length(tmp_path: Path) -> None:
+def test_the_certificate_is_saved_and_warns_beyond_its_length(tmp_path: Path) -> None:
     model, batches = built("llama"), texts()
-    found = calibrate(model, batches, error=0.01, edge=0.5)
+    found = sparsify(model, batches, max_error=0.01, edge=0.5)
     model.save_pretrained(tmp_path)
     read: Any = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert read.config.rsoftmax["calibration"]["max_length"] == 24
+    assert read.config.rsoftmax["certificate"]["max_length"] == 24
     assert read.config.rsoftmax["edge"] == 0.5
-    assert torch.equal(parameters(read).values, parameters(model).values)
+    assert torch.equal(head_parameters(read).values, head_parameters(model).values)
     assert_close(output(read, batches[0]), output(model, batches[0]))
-    with pytest.warns(UserWarning, match="25 keys, but the thresholds were calibrated for at most 24"):
+    with pytest.warns(UserWarning, match="25 keys, but sparsify measured at most 24"):
         output(read, {"input_ids": torch.randint(5, WORDS, (1, 25))})
     assert found.edge == 0.5
 
 
 def run(*words: object) -> Any:
-    return CliRunner().invoke(app, ["calibrate", *map(str, words)], env={"COLUMNS": "300"})
+    return CliRunner().invoke(app, ["sparsify", *map(str, words)], env={"COLUMNS": "300"})
 
 
 def test_the_command_writes_a_folder_that_loads_and_a_figure(text_encoder: Path, tmp_path: Path) -> None:
     lines, out, plot = tmp_path / "texts.txt", tmp_path / "sparse", tmp_path / "zeros.png"
     lines.write_text("\n".join(f"{text} {other}" for text in TEXTS * 2 for other in TEXTS))
-    given = ("--model", text_encoder, "--texts", lines, "--out", out, "--error", 0.005)
+    given = ("--model", text_encoder, "--texts", lines, "--out", out, "--max-error", 0.005)
     shown = run(*given, "--plot", plot)
     assert shown.exit_code == 0, shown.output
     assert "held-out texts; below" in shown.output
     read, tokenizer = hf.AutoModel.from_pretrained(out), hf.AutoTokenizer.from_pretrained(out)
-    assert read.config.rsoftmax["calibration"]["bound"] <= 0.005
+    assert read.config.rsoftmax["certificate"]["bound"] <= 0.005
     assert sparsity(read, tokenizer(TEXTS, padding=True, return_tensors="pt")).mean() > 0
     with Image.open(plot) as picture:
         assert picture.size[0] > 1000
@@ -227,40 +220,38 @@ def test_bad_input_is_an_error_and_leaves_the_model_as_it_was() -> None:
     cases: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "no batches"),
         (batches, {"held_out": []}, "no held-out batches"),
-        (batches, {"error": 0.0}, "error must be positive"),
+        (batches, {"max_error": 0.0}, "max_error must be positive"),
         (batches, {"edge": -1.0}, "edge must be at least 0"),
         (short, {}, "9 held-out samples of 1 texts are too few"),
         (few, {}, "120 held-out samples of 3 texts are too few"),
-        (batches, {"error": 1e-12, "edge": math.inf}, "no threshold is certified .* pass more held-out texts"),
+        (batches, {"max_error": 1e-12, "edge": math.inf}, "no threshold is certified .* pass more held-out texts"),
     ]
     for given, options, message in cases:
         with pytest.raises(ValueError, match=message):
-            calibrate(model, given, **options)
+            sparsify(model, given, **options)
         assert model.config._attn_implementation == "r_softmax", message
         assert torch.equal(output(model, batches[0]), before), message
     with pytest.raises(TypeError, match="must map the model's argument names"):
-        calibrate(model, [torch.ones(1, 2)])  # type: ignore[list-item]
+        sparsify(model, [torch.ones(1, 2)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="would stay dense"):
-        calibrate(built("mpnet"), batches)
+        sparsify(built("mpnet"), batches)
 
 
-def test_sweep_shows_the_trade_and_leaves_the_model_as_it_was() -> None:
+def test_smaller_thresholds_have_larger_errors_and_the_model_is_left_as_it_was() -> None:
     model, batches = built("llama"), texts()[:2]
-    rows = sweep(model, batches, t=[0.2, 0.8, 30.0])
-    assert [row.t for row in rows] == [0.2, 0.8, 30.0]
-    assert rows[0].zeros > rows[1].zeros > rows[2].zeros >= 0
-    assert rows[0].error > rows[1].error > rows[2].error
-    assert all(row.time > 0 for row in rows)
+    small, middle, large = compare(model, batches, [{"mapping": "t_softmax", "t": t} for t in (0.2, 0.8, 30.0)])
+    assert small.mean()[0] > middle.mean()[0] > large.mean()[0]
+    assert all(each.time > 0 for each in (small, middle, large))
     assert model.config._attn_implementation == "sdpa"
     assert not [key for key in model.state_dict() if "rsoftmax" in key]
 
 
-def test_moved_mass_is_the_total_variation_distance() -> None:
+def test_the_total_variation_distance_of_a_histogram() -> None:
     gap = (torch.arange(BINS) + 0.5) * (TOP / BINS)
     mass = (-gap).exp()[None] / (-gap).exp().sum()
-    assert_close(moved_mass(mass, 2.0, 0.0), mass[:, gap >= 2].sum(-1))
-    assert_close(moved_mass(mass, math.inf, 0.0), torch.zeros(1))
-    assert moved_mass(mass, 2.0, 1.0) > moved_mass(mass, 2.0, 0.0)
+    assert_close(total_variation(mass, 2.0, 0.0), mass[:, gap >= 2].sum(-1))
+    assert_close(total_variation(mass, math.inf, 0.0), torch.zeros(1))
+    assert total_variation(mass, 2.0, 1.0) > total_variation(mass, 2.0, 0.0)
 
 
 def test_a_single_logit_and_labels_are_read_as_log_odds() -> None:
@@ -278,27 +269,27 @@ def test_a_single_logit_and_labels_are_read_as_log_odds() -> None:
         assert found.metric == "KL divergence of the labels from the dense model"
         assert found.mean()[0] == pytest.approx(float(torch.cat(errors).mean()), rel=1e-3)
         assert found.mean()[0] > 0
-        calibrate(model, texts(16), 1e9, per_head=True)  # gradients of the sampled loss
+        sparsify(model, texts(16), 1e9, per_head=True)  # gradients of the sampled loss
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
     ids = {"input_ids": torch.randint(5, WORDS, (2, 8))}
     questions = hf.BertForQuestionAnswering(hf.BertConfig(**TEXT))
     with pytest.raises(ValueError, match="BertForQuestionAnswering returns neither logits nor hidden states"):
-        sweep(questions, [ids])
+        compare(questions, [ids], [{"mapping": "softmax"}])
     for few in ({"input_ids": ids["input_ids"][:1]}, {}):
         with pytest.raises(ValueError, match="at least two are needed, got"):
-            calibrate(classifier(), [few])
+            sparsify(classifier(), [few])
     model = classifier()
-    set_attention(model, "r_softmax", r=0.5, scale="log n")
-    with pytest.raises(ValueError, match="the model has scale='log n'"):
-        sweep(model, [ids])
+    set_attention(model, "r_softmax", r=0.5, log_n_scale=True)
+    with pytest.raises(ValueError, match="the model has log_n_scale"):
+        compare(model, [ids], [{"mapping": "softmax"}])
 
 
 def test_a_scale_belongs_to_its_mapping() -> None:
     model, batch = classifier(), texts()[0]
     before = model(**batch).logits
-    set_attention(model, "r_softmax", r=0.5, scale="log n")
+    set_attention(model, "r_softmax", r=0.5, log_n_scale=True)
     model.set_attn_implementation("softmax")
     assert_close(model(**batch).logits, before)
 

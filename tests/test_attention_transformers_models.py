@@ -33,11 +33,11 @@ from transformers_models import (
 from rsoftmax.attention.functional import sparse_attention
 from rsoftmax.attention.transformers import (
     attend,
+    attention_layers,
     attention_maps,
-    layers,
-    parameters,
+    head_parameters,
     set_attention,
-    set_parameter,
+    set_head_parameters,
     sparsity,
 )
 from rsoftmax.registry import MAPPINGS
@@ -51,7 +51,7 @@ def test_softmax_and_rate_zero_are_what_the_model_was(name: str) -> None:
     assert_close(real(name, output(model, batch)), dense, atol=1e-5, rtol=0)
     set_attention(model, "r_softmax", r=0.0)
     assert_close(real(name, output(model, batch)), dense, atol=1e-5, rtol=0)
-    set_parameter(model, 0.5)
+    set_head_parameters(model, 0.5)
     assert (real(name, output(model, batch)) - dense).abs().max() > 1e-3
 
 
@@ -180,18 +180,18 @@ def test_rates_for_the_model_its_layers_and_its_heads() -> None:
         (torch.tensor(table, dtype=torch.float64), torch.tensor(table)),
     ):
         set_attention(model, "r_softmax", r=given)
-        assert_close(parameters(model).values, expected)
+        assert_close(head_parameters(model).values, expected)
         set_attention(model, "r_softmax", r=0)
-        set_parameter(model, given)
-        assert_close(parameters(model).values, expected)
+        set_head_parameters(model, given)
+        assert_close(head_parameters(model).values, expected)
     found = sparsity(model, {"input_ids": torch.randint(5, WORDS, (3, 10))})
-    assert found.layers == tuple(layers(model)) == parameters(model).layers
+    assert found.layers == tuple(attention_layers(model)) == head_parameters(model).layers
     assert_close(found.values, torch.tensor(table))
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_encoder_and_decoder_are_named_in_order(name: str) -> None:
-    names = layers(built(name))
+    names = attention_layers(built(name))
     assert len(names) == 3 * LAYERS
     assert [part.startswith("encoder") for part in names] == [True] * LAYERS + [False] * 2 * LAYERS
 
@@ -230,12 +230,12 @@ def test_a_wrong_rate_changes_no_layer() -> None:
     model = built("bert")
     set_attention(model, "r_softmax", r=0.2)
     with pytest.raises(ValueError, match=r"got 1.5"):
-        set_parameter(model, [0.3, 1.5])
-    assert (parameters(model).values == 0.2).all()
+        set_head_parameters(model, [0.3, 1.5])
+    assert (head_parameters(model).values == 0.2).all()
     set_attention(model, "r_softmax", r=0.5, learnable=True)
     with pytest.raises(ValueError, match="no gradient at the edge"):
-        set_parameter(model, [0.6, 0.0])
-    assert (parameters(model).values == 0.5).all()
+        set_head_parameters(model, [0.6, 0.0])
+    assert (head_parameters(model).values == 0.5).all()
 
 
 def test_what_is_no_model_or_has_no_rate_is_said() -> None:
@@ -243,7 +243,7 @@ def test_what_is_no_model_or_has_no_rate_is_said() -> None:
         set_attention(nn.Linear(2, 2), "softmax")
     model = built("bert")
     with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which has no parameter; call set_attention"):
-        set_parameter(model, 0.1)
+        set_head_parameters(model, 0.1)
     with pytest.raises(ValueError, match=r"uses 'sdpa' attention, which cannot be measured; call set_attention"):
         sparsity(model, batch_for("bert"))
     model.set_attn_implementation("r_softmax")
@@ -263,7 +263,7 @@ def test_a_changing_rate_compiles_once() -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled: Any = torch.compile(model, backend=counter, fullgraph=True)
     for step in range(20):
-        set_parameter(compiled, step / 20)
+        set_head_parameters(compiled, step / 20)
         assert_close(output(compiled, batch), output(model, batch), atol=1e-5, rtol=0)
     assert counter.frame_count == 1
     torch._dynamo.reset()
@@ -317,7 +317,7 @@ def test_a_rate_that_changes_between_forward_and_backward_gives_no_other_gradien
         model.zero_grad()
         loss = model(**batch).logits.sin().sum()
         if change:
-            set_parameter(model, 0.7)
+            set_head_parameters(model, 0.7)
         loss.backward()
         found: Tensor = model.bert.embeddings.word_embeddings.weight.grad.clone()
         return found
@@ -332,9 +332,9 @@ def test_a_rate_that_changes_between_forward_and_backward_gives_no_other_gradien
 
 @pytest.mark.process
 def test_the_error_without_transformers_says_what_to_install() -> None:
-    program = "import sys; sys.modules['transformers'] = None; import rsoftmax.attention.transformers"
+    program = "import sys; sys.modules['transformers'] = None; from rsoftmax.attention import sparsity"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "rsoftmax.attention.transformers needs transformers: pip install 'rsoftmax[hf]'" in found.stderr
+    assert "rsoftmax.attention.sparsity needs transformers: pip install 'rsoftmax[attention]'" in found.stderr
 
 
 def windowed() -> Any:

@@ -9,9 +9,14 @@ from torch.testing import assert_close
 from transformers import GPT2Config, GPT2LMHeadModel, MinPLogitsWarper, TopKLogitsWarper
 
 from rsoftmax import k_softmax, r_softmax, t_softmax
-from rsoftmax.sampling import KSoftmaxLogitsWarper, RSoftmaxWarper, TSoftmaxLogitsWarper
+from rsoftmax.sampling import KSoftmaxLogitsWarper, RSoftmaxLogitsWarper, TSoftmaxLogitsWarper
 
-WARPERS = [TSoftmaxLogitsWarper(1.5), KSoftmaxLogitsWarper(7), KSoftmaxLogitsWarper(7, edge=0), RSoftmaxWarper(0.9)]
+WARPERS = [
+    TSoftmaxLogitsWarper(1.5),
+    KSoftmaxLogitsWarper(7),
+    KSoftmaxLogitsWarper(7, edge=0),
+    RSoftmaxLogitsWarper(0.9),
+]
 NONE: Any = torch.zeros(1, 1, dtype=torch.long)
 
 
@@ -22,7 +27,7 @@ def scores(rows: int = 5, tokens: int = 300) -> Any:
 def test_the_answer_is_the_logarithm_of_the_mapping_in_every_row_and_batch() -> None:
     x = scores()
     assert_close(TSoftmaxLogitsWarper(1.5)(NONE, x).exp(), t_softmax(x, 1.5))
-    assert_close(RSoftmaxWarper(0.9)(NONE, x).exp(), r_softmax(x, 0.9))
+    assert_close(RSoftmaxLogitsWarper(0.9)(NONE, x).exp(), r_softmax(x, 0.9))
     assert_close(KSoftmaxLogitsWarper(30)(NONE, x).exp(), k_softmax(x, 30))
     few = torch.full_like(x, -torch.inf).index_fill(-1, torch.tensor([3]), 1.0)
     for warper in WARPERS:  # what beams are compared by does not depend on the rows beside
@@ -38,7 +43,7 @@ def test_any_t_keeps_the_best_token_and_infinity_is_softmax(t: float) -> None:
 def test_softmax_of_the_answer_is_the_mapping() -> None:
     x = scores()
     assert_close(TSoftmaxLogitsWarper(1.5)(NONE, x).softmax(-1), t_softmax(x, 1.5))
-    assert_close(RSoftmaxWarper(0.9)(NONE, x).softmax(-1), r_softmax(x, 0.9))
+    assert_close(RSoftmaxLogitsWarper(0.9)(NONE, x).softmax(-1), r_softmax(x, 0.9))
     assert_close(KSoftmaxLogitsWarper(30)(NONE, x).softmax(-1), k_softmax(x, 30))
 
 
@@ -107,12 +112,12 @@ def test_generate_takes_them_for_samples_beams_and_batches(
 
 def test_wrong_settings_are_refused() -> None:
     for t in (0, -1.0, math.nan, "1"):
-        with pytest.raises(ValueError, match="t must be above 0"):
+        with pytest.raises((TypeError, ValueError), match=r"TSoftmaxLogitsWarper: t must be (> 0|a number)"):
             TSoftmaxLogitsWarper(t)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k must be a positive integer, got 0"):
         KSoftmaxLogitsWarper(0)
     with pytest.raises(ValueError, match="r must be in"):
-        RSoftmaxWarper(1.5)
+        RSoftmaxLogitsWarper(1.5)
     for warper in (TSoftmaxLogitsWarper, KSoftmaxLogitsWarper):
         with pytest.raises(ValueError, match="edge must be >= 0, got -1"):
             warper(1, edge=-1)

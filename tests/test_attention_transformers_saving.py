@@ -34,7 +34,13 @@ from transformers_models import (
     output,
 )
 
-from rsoftmax.attention.transformers import adapter, parameters, set_attention, set_parameter
+from rsoftmax.attention.transformers import (
+    adapter,
+    head_parameters,
+    parameter_groups,
+    set_attention,
+    set_head_parameters,
+)
 from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import head_counts
 from rsoftmax.mappings import MAPPINGS, MappingSpec, sparsemax, t_softmax
@@ -53,9 +59,9 @@ from rsoftmax.mappings import MAPPINGS, MappingSpec, sparsemax, t_softmax
 def test_rates_of_any_kind_of_number_are_saved(r: Any, tmp_path: Path) -> None:
     model = bert()
     set_attention(model, "r_softmax", r=r)
-    set_parameter(model, r)
+    set_head_parameters(model, r)
     model.save_pretrained(tmp_path)
-    assert (parameters(hf.AutoModelForSequenceClassification.from_pretrained(tmp_path)).values == 0.25).all()
+    assert (head_parameters(hf.AutoModelForSequenceClassification.from_pretrained(tmp_path)).values == 0.25).all()
 
 
 def test_half_precision_keeps_the_rate(tmp_path: Path) -> None:
@@ -68,7 +74,7 @@ def test_half_precision_keeps_the_rate(tmp_path: Path) -> None:
     read = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert read.dtype == torch.bfloat16
     for other in (half, read):
-        assert torch.equal(parameters(other).values, parameters(model).values)
+        assert torch.equal(head_parameters(other).values, head_parameters(model).values)
 
 
 @every_model
@@ -76,8 +82,8 @@ def test_half_precision_keeps_the_rate(tmp_path: Path) -> None:
 def test_a_saved_model_comes_back_with_its_rates(name: str, learnable: bool, tmp_path: Path) -> None:
     model, batch = built(name), batch_for(name)
     set_attention(model, "r_softmax", r=0.2, learnable=learnable)
-    given = torch.rand(parameters(model).values.shape, generator=torch.Generator().manual_seed(1)) / 2 + 0.1
-    set_parameter(model, given)
+    given = torch.rand(head_parameters(model).values.shape, generator=torch.Generator().manual_seed(1)) / 2 + 0.1
+    set_head_parameters(model, given)
     if learnable:
         with torch.no_grad():  # as an optimizer does, without telling anybody
             for key, parameter in model.named_parameters():
@@ -89,16 +95,16 @@ def test_a_saved_model_comes_back_with_its_rates(name: str, learnable: bool, tmp
     read, report = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     assert read.config._attn_implementation == "r_softmax"
-    assert torch.equal(parameters(read).values, parameters(model).values)
+    assert torch.equal(head_parameters(read).values, head_parameters(model).values)
     assert_close(output(read, batch), output(model, batch))
     if learnable:
-        assert_close(parameters(model).values, torch.sigmoid(torch.logit(given) + 0.1))
+        assert_close(head_parameters(model).values, torch.sigmoid(torch.logit(given) + 0.1))
     again = tmp_path / "again"
     read.save_pretrained(again)
-    assert torch.equal(parameters(type(model).from_pretrained(again)).values, parameters(model).values)
+    assert torch.equal(head_parameters(type(model).from_pretrained(again)).values, head_parameters(model).values)
 
 
-@pytest.mark.parametrize(("learnable", "tensor"), [(False, "fixed"), (True, "free")])
+@pytest.mark.parametrize(("learnable", "tensor"), [(False, "value"), (True, "raw_value")])
 def test_saved_models_keep_their_format(learnable: bool, tensor: str, tmp_path: Path) -> None:
     model = built("bert")
     set_attention(model, "r_softmax", r=[0.2, 0.4], learnable=learnable)
@@ -155,7 +161,7 @@ def test_a_mapping_with_a_parameter_added_later_is_saved_and_comes_back(
     set_attention(model, row.name, t=[1.0, 2.0])
     model.save_pretrained(tmp_path)
     read = hf.AutoModel.from_pretrained(tmp_path)
-    assert_close(parameters(read).values, torch.tensor([[1.0] * HEADS, [2.0] * HEADS]))
+    assert_close(head_parameters(read).values, torch.tensor([[1.0] * HEADS, [2.0] * HEADS]))
     late = output(read, batch)
     set_attention(model, "t_softmax", t=[1.0, 2.0])
     assert_close(late, output(model, batch))
@@ -185,7 +191,7 @@ def test_a_part_of_a_model_that_is_sparse_stays_so(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     read: Any = hf.CLIPModel.from_pretrained(tmp_path)
     assert read.config.vision_config._attn_implementation == "sdpa"
-    assert_close(parameters(read.text_model).values, parameters(model.text_model).values)
+    assert_close(head_parameters(read.text_model).values, head_parameters(model.text_model).values)
     batch = {**batch_for("bert"), **batch_for("vit")}
     assert_close(output(read, batch), output(model, batch))
     set_attention(model, "sparsemax")
@@ -219,10 +225,10 @@ def test_rates_that_the_weights_lack_are_those_of_the_configuration(tmp_path: Pa
     sparse = copy.deepcopy(dense)
     set_attention(sparse, "r_softmax", r=[0.2, 0.4])
     read = hf.BertForSequenceClassification.from_pretrained(tmp_path, config=sparse.config)
-    assert torch.equal(parameters(read).values, parameters(sparse).values)
+    assert torch.equal(head_parameters(read).values, head_parameters(sparse).values)
     assert_close(output(read, batch), output(sparse, batch))
     fresh = hf.AutoModelForSequenceClassification.from_config(sparse.config)
-    assert torch.equal(parameters(fresh).values, parameters(sparse).values)
+    assert torch.equal(head_parameters(fresh).values, head_parameters(sparse).values)
 
 
 def damaged(folder: Path, entry: dict[str, Any], *, learnable: bool = False, rates_in_file: bool = False) -> Path:
@@ -275,7 +281,7 @@ def test_a_configuration_with_too_many_rates_is_an_error_at_the_first_call_of_a_
     model = hf.AutoModelForSequenceClassification.from_config(config)
     with pytest.raises(ValueError, match="2 layers x 4 heads, got 3 rows"):
         output(model, batch_for("bert"))
-    set_parameter(model, 0.2)
+    set_head_parameters(model, 0.2)
     assert output(model, batch_for("bert")).isfinite().all()
 
 
@@ -283,7 +289,7 @@ def test_a_configuration_with_too_many_rates_is_an_error_at_the_first_call_of_a_
 def test_dense_weights_take_the_rates_of_a_configuration_learned_or_not(learnable: bool, tmp_path: Path) -> None:
     folder = damaged(tmp_path, {"r": [0.2, 0.4], "learnable": learnable}, learnable=learnable)
     read = hf.AutoModelForSequenceClassification.from_pretrained(folder)
-    assert_close(parameters(read).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
+    assert_close(head_parameters(read).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
     assert any("rsoftmax" in name for name, _ in read.named_parameters()) == learnable
     assert output(read, batch_for("bert")).isfinite().all()
 
@@ -318,17 +324,6 @@ def test_rates_that_are_no_longer_used_are_kept_and_not_saved(learnable: bool, t
     assert_close(output(read, batch), output(model, batch))
     model.set_attn_implementation("r_softmax")
     assert_close(output(model, batch), sparse)
-
-
-@pytest.mark.process
-def test_a_program_that_does_not_know_the_mapping_stops(tmp_path: Path) -> None:
-    model = bert()
-    set_attention(model, "r_softmax", r=0.3)
-    model.save_pretrained(tmp_path)
-    program = f"from transformers import AutoModel; AutoModel.from_pretrained({str(tmp_path)!r})"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert 'Specified `attn_implementation="r_softmax"` is not supported' in found.stderr
 
 
 @pytest.mark.parametrize("mapping", ["r_softmax", "sparsemax"])
@@ -368,7 +363,7 @@ def test_a_composite_model_comes_back_with_every_mapping(name: str, tmp_path: Pa
         model.save_pretrained(tmp_path)
         read, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
         assert not any(report.values()), (case, report)
-        assert torch.equal(parameters(read).values.nan_to_num(), parameters(model).values.nan_to_num()), case
+        assert torch.equal(head_parameters(read).values.nan_to_num(), head_parameters(model).values.nan_to_num()), case
         assert any("rsoftmax" in key for key, _ in read.named_parameters()) == learnable, case
         assert_close(output(read, batch), output(model, batch), msg=case)
 
@@ -380,7 +375,7 @@ def test_a_part_of_a_saved_composite_model_is_sparse_too(tmp_path: Path) -> None
         set_attention(model, "r_softmax", r=value, learnable=learnable)
         model.save_pretrained(tmp_path)
         text: Any = hf.CLIPTextModel.from_pretrained(tmp_path)
-        assert_close(parameters(text).values, parameters(model).values[:LAYERS])
+        assert_close(head_parameters(text).values, head_parameters(model).values[:LAYERS])
 
 
 def test_a_part_with_its_own_settings_keeps_them(tmp_path: Path) -> None:
@@ -389,30 +384,79 @@ def test_a_part_with_its_own_settings_keeps_them(tmp_path: Path) -> None:
     set_attention(model.text_model, "r_softmax", r=0.7, learnable=True)
     model.save_pretrained(tmp_path)
     read: Any = hf.CLIPModel.from_pretrained(tmp_path)
-    assert_close(parameters(read).values, parameters(model).values)
-    assert_close(parameters(read).values, torch.tensor([0.7, 0.7, 0.5, 0.5])[:, None].expand(-1, HEADS))
+    assert_close(head_parameters(read).values, head_parameters(model).values)
+    assert_close(head_parameters(read).values, torch.tensor([0.7, 0.7, 0.5, 0.5])[:, None].expand(-1, HEADS))
     learned = [key for key, _ in read.named_parameters() if "rsoftmax" in key]
     assert len(learned) == LAYERS
     assert all("text_model" in key for key in learned)
 
 
-def test_the_scale_log_n_is_learned_saved_and_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mapping", "parameter"), [("r_softmax", {"r": 0.0}), ("softmax", {}), ("sparsemax", {})])
+def test_the_scale_log_n_is_learned_saved_and_loaded(mapping: str, parameter: dict[str, Any], tmp_path: Path) -> None:
     config = hf.BertConfig(
         num_hidden_layers=2, hidden_size=16, num_attention_heads=2, intermediate_size=8, vocab_size=50
     )
     model, tokens = hf.BertModel(config).eval(), torch.arange(64)[None] % 50
-    dense = model(tokens).last_hidden_state
-    set_attention(model, "r_softmax", r=0.0, scale="log n")
-    assert_close(model(tokens).last_hidden_state, dense)  # the usual scale at 64 keys
+    set_attention(model, mapping, **parameter)
+    usual = model(tokens).last_hidden_state
+    set_attention(model, mapping, log_n_scale=True, **parameter)
+    assert_close(model(tokens).last_hidden_state, usual)  # the usual scale at 64 keys
+    assert not torch.allclose(model(tokens[:, :5]).last_hidden_state, usual[:, :5])
     names = [name for name in model.state_dict() if name.endswith("rsoftmax.log_scale")]
     assert len(names) == 2
+    assert len(parameter_groups(model, 1e-5)[1]["params"]) == 2
     with torch.no_grad():
         model.get_parameter(names[0]).fill_(0.5)
     model.save_pretrained(tmp_path)
-    loaded = hf.BertModel.from_pretrained(tmp_path).eval()
+    kind: Any = hf.BertModel
+    loaded, report = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
     assert torch.equal(loaded.get_parameter(names[0]), model.get_parameter(names[0]))
     assert_close(loaded(tokens).last_hidden_state, model(tokens).last_hidden_state)
     loaded(tokens).last_hidden_state.square().sum().backward()
     assert all(loaded.get_parameter(name).grad is not None for name in names)
-    with pytest.raises(ValueError, match="scale='log n' needs a mapping with a parameter, such as r_softmax, r=0"):
-        set_attention(model, "softmax", scale="log n")
+    set_attention(model, mapping, **parameter)
+    assert not [name for name in model.state_dict() if name.endswith("log_scale")]
+
+
+def test_factors_of_log_n_that_the_weights_lack_start_at_the_usual_scale(tmp_path: Path) -> None:
+    dense, batch = bert(), batch_for("bert")
+    dense.save_pretrained(tmp_path)
+    sparse = copy.deepcopy(dense)
+    set_attention(sparse, "softmax", log_n_scale=True)
+    read = hf.BertForSequenceClassification.from_pretrained(tmp_path, config=sparse.config)
+    assert_close(output(read, batch), output(sparse, batch))
+    assert_close(output(hf.BertForSequenceClassification.from_pretrained(tmp_path), batch), output(dense, batch))
+
+
+UNTOUCHED = """
+import transformers as hf
+kinds = (hf.PreTrainedConfig, hf.PreTrainedModel)
+before = [dict(vars(kind)) for kind in kinds]
+import rsoftmax.attention.transformers
+from rsoftmax.attention import register_attention
+assert [dict(vars(kind)) for kind in kinds] == before, "importing changed transformers"
+assert "r_softmax" not in hf.AttentionInterface().valid_keys()
+try:
+    hf.AutoModel.from_pretrained(FOLDER)
+except ValueError as error:
+    assert 'Specified `attn_implementation="r_softmax"` is not supported' in str(error), error
+else:
+    raise AssertionError("loaded without register_attention")
+register_attention()
+methods = [dict(vars(kind)) for kind in kinds]
+register_attention()
+assert [dict(vars(kind)) for kind in kinds] == methods, "installed twice"
+from rsoftmax.attention import head_parameters
+assert head_parameters(hf.AutoModel.from_pretrained(FOLDER)).values.unique().tolist() == [0.25]
+"""
+
+
+@pytest.mark.process
+def test_importing_changes_nothing_and_a_saved_model_needs_register_attention(tmp_path: Path) -> None:
+    model = bert()
+    set_attention(model, "r_softmax", r=0.25)
+    model.save_pretrained(tmp_path)
+    program = f"FOLDER = {str(tmp_path)!r}\n{UNTOUCHED}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ from transformers.masking_utils import sdpa_mask, sliding_window_causal_mask_fun
 from transformers.utils import output_capturing
 
 from rsoftmax._transformers import quiet
-from rsoftmax.attention.transformers import adapter
+from rsoftmax.attention.transformers import adapter, register_attention
 
 TEXT: dict[str, Any] = {
     "hidden_size": 8,
@@ -179,20 +179,8 @@ def test_attention_that_cannot_be_replaced_names_softmax_in_its_code() -> None:
     assert adapter.dense_attention(model) == {"DisentangledSelfAttention"}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_runs_with_a_function_that_computes_no_weights(name: str) -> None:
-    """Otherwise what a model computes by itself cannot be told from what the function does."""
-    model = MODELS[name]()
-    adapter.attend_without_weights(model)
-    modules: list[Any] = list(adapter.attention_modules(model).values())
-    assert {adapter.implementation(module.config) for module in modules} == {adapter.WITHOUT_WEIGHTS}
-    batch = {"pixel_values": torch.zeros(1, 3, 32, 32)} if name == "vit" else WORDS
-    with torch.no_grad():
-        assert model(**batch)[0].isfinite().all()
-
-
 def test_a_configuration_has_those_of_its_parts() -> None:
-    """Otherwise the size of pictures is not found, and the parts of a model are not run."""
+    """Otherwise the setting of a model stays in its parts when the whole gets another."""
     config = clip().config
     first, *parts = adapter.configurations(config)
     assert first is config
@@ -234,7 +222,7 @@ def test_encoder_and_decoder_of_t5_have_copies_of_its_configuration() -> None:
 
 
 def test_the_implementation_is_not_saved_unless_to_dict_gives_it() -> None:
-    """Should this end, ``adapter.when_config_is_written`` is not needed."""
+    """Should this end, ``saving.to_dict`` is not needed."""
     model = MODELS["bert"]()
     model.set_attn_implementation("eager")
     assert "attn_implementation" not in model.config.to_dict()
@@ -378,7 +366,8 @@ def test_names_in_a_file_that_are_expected_are_not_reported(extended: Path) -> N
     ],
 )
 def test_each_extended_method_is_there_and_takes_what_ours_passes_on(kind: Any, method: str, words: list[str]) -> None:
-    """Otherwise importing this package fails, or the addition gets another argument than it expects."""
+    """Otherwise ``register_attention`` fails, or the addition gets another argument than it expects."""
+    register_attention()
     original = inspect.unwrap(getattr(kind, method))
     assert list(inspect.signature(original).parameters)[: len(words)] == words
     assert method in vars(kind)[adapter.MARK]
@@ -413,12 +402,12 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
 
     if order == "before":
         wrap_all()
-    from rsoftmax.attention.transformers import parameters, set_attention
-    from rsoftmax.attention.transformers import saving
+    from rsoftmax.attention.transformers import head_parameters, register_attention, set_attention
+    register_attention()
     if order == "after":
         wrap_all()
     methods = {name: getattr(kind, name) for name, kind in METHODS.items()}
-    saving.install()
+    register_attention()
     assert methods == {name: getattr(kind, name) for name, kind in METHODS.items()}, "installed twice"
 
     sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=20)
@@ -433,11 +422,11 @@ WRAPPED_BY_ANOTHER_LIBRARY = """
             (folder / "config.json").write_text(json.dumps(config))
         read = hf.AutoModel.from_pretrained(folder)
         assert read.config._attn_implementation == "r_softmax", "_check_and_adjust_attn_implementation"
-        assert parameters(read).values.tolist() == [[0.25, 0.25], [0.5, 0.5]], "post_init"
+        assert head_parameters(read).values.tolist() == [[0.25, 0.25], [0.5, 0.5]], "post_init"
         assert torch.equal(read(words)[0], model(words)[0])
     hf.BertModel(hf.BertConfig(**sizes)).save_pretrained(folder / "dense")
     read = hf.BertModel.from_pretrained(folder / "dense", config=model.config)
-    assert parameters(read).values.tolist() == [[0.25, 0.25], [0.5, 0.5]], "_initialize_weights"
+    assert head_parameters(read).values.tolist() == [[0.25, 0.25], [0.5, 0.5]], "_initialize_weights"
     try:
         hf.DebertaV2Model(hf.DebertaV2Config(**sizes)).set_attn_implementation("sparsemax")
     except ValueError as error:

@@ -77,30 +77,30 @@ def test_a_learnable_parameter_starts_where_told_and_never_leaves(mapping: Mappi
     assert mapping.parameter is not None
     start = mapping.parameter.domain.constrain(torch.randn(3, 1, 1))
     layer = module_of(mapping)(start, learnable=True)
-    assert_close(layer.value, start)
+    assert_close(layer.current_value, start)
     assert layer(x).shape == x.shape
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for extreme in (-1e4, -90.0, 0.0, 90.0, 1e4):
             with torch.no_grad():
-                layer.to(dtype).free.fill_(extreme)
-            assert mapping.parameter.domain.contains(layer.value).all(), (dtype, extreme, layer.value)
+                layer.to(dtype).raw_value.fill_(extreme)
+            assert mapping.parameter.domain.contains(layer.current_value).all(), (dtype, extreme, layer.current_value)
             p = layer(x)
             assert p.isfinite().all()
             layer.zero_grad()
             (p * torch.arange(5)).sum().backward()
-            assert layer.free.grad.isfinite().all(), (dtype, extreme)
+            assert layer.raw_value.grad.isfinite().all(), (dtype, extreme)
 
 
 @every_parametric
 def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: MappingSpec) -> None:
     x = torch.randn(6, 5) / 3
     assert mapping.parameter is not None
-    start = torch.full((1 if mapping.parameter.per_row else 5,), mapping.parameter.example)
+    start = torch.full((1,), mapping.parameter.example)
     layer = module_of(mapping)(start, learnable=True)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.5)
     (layer(x) * torch.arange(5.0)).sum().backward()
     optimiser.step()
-    assert not torch.equal(layer.value, start)
+    assert not torch.equal(layer.current_value, start)
     stored = io.BytesIO()
     torch.save(layer.state_dict(), stored)
     stored.seek(0)
@@ -112,14 +112,14 @@ def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: Mapping
 
 def test_a_fixed_tensor_is_a_buffer() -> None:
     layer = RSoftmax(r=torch.tensor([[0.2], [0.6]]))
-    assert set(layer.state_dict()) == {"fixed"}
+    assert set(layer.state_dict()) == {"value"}
     assert not list(layer.parameters())
     other = RSoftmax(r=torch.zeros(2, 1))
     other.load_state_dict(layer.state_dict())
     assert isinstance(other.r, torch.Tensor)
     assert torch.equal(other.r, torch.tensor([[0.2], [0.6]]))
     layer.r = 0.0  # what a schedule does
-    assert set(layer.state_dict()) == {"fixed"}
+    assert set(layer.state_dict()) == {"value"}
     x = torch.randn(2, 7)
     assert_close(layer(x), torch.softmax(x, -1))
 
@@ -147,7 +147,7 @@ def test_a_module_keeps_its_own_copy() -> None:
     copy.deepcopy(layer)
     with torch.no_grad():
         rates.zero_()
-    assert (layer.state_dict()["fixed"] == 0.5).all()
+    assert (layer.state_dict()["value"] == 0.5).all()
 
 
 def test_half_precision_modules_keep_their_rate() -> None:
@@ -161,8 +161,8 @@ def test_half_precision_modules_keep_their_rate() -> None:
 def test_modules_are_built_without_memory() -> None:
     with torch.device("meta"):
         layer = RSoftmax(r=0.5, learnable=True)
-    assert layer.free is not None
-    assert layer.free.is_meta
+    assert layer.raw_value is not None
+    assert layer.raw_value.is_meta
     assert "r=tensor()" in repr(layer)
 
 

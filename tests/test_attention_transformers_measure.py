@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 from transformers_models import LAYERS, LONG, SHORT, WORDS, batch_for, built, clip, every_model, output
 
-from rsoftmax.attention.transformers import attention_maps, layers, parameters, set_attention, sparsity
+from rsoftmax.attention.transformers import attention_layers, attention_maps, head_parameters, set_attention, sparsity
 from rsoftmax.attention.transformers.attend import Observer, observing
 
 
@@ -30,9 +30,9 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
     model = clip(num_attention_heads=2)
     ragged: Any = [[0.1, 0.2, 0.3, 0.4], 0.5, [0.6, 0.7], 0.8]
     set_attention(model, "r_softmax", r=ragged)
-    assert layers(model)[0].startswith("text_model")
-    assert parameters(model).values[2].tolist() == pytest.approx([0.6, 0.7, torch.nan, torch.nan], nan_ok=True)
-    assert parameters(model).mean() == pytest.approx((1.0 + 2.0 + 1.3 + 1.6) / 12)
+    assert attention_layers(model)[0].startswith("text_model")
+    assert head_parameters(model).values[2].tolist() == pytest.approx([0.6, 0.7, torch.nan, torch.nan], nan_ok=True)
+    assert head_parameters(model).mean() == pytest.approx((1.0 + 2.0 + 1.3 + 1.6) / 12)
 
 
 def test_zeros_are_counted_among_real_tokens_that_see_each_other() -> None:
@@ -88,7 +88,7 @@ def test_an_observer_is_not_shown_what_another_thread_computes() -> None:
     with observing(Observer(lambda observed: seen.append(observed.module))), ThreadPoolExecutor(1) as thread:
         thread.submit(output, other, batch_for("bert")).result()
         output(model, batch_for("bert"))
-    assert seen == [model.get_submodule(name) for name in layers(model)]
+    assert seen == [model.get_submodule(name) for name in attention_layers(model)]
 
 
 @pytest.mark.compile

@@ -1,4 +1,4 @@
-"""A mapping declared outside the package is found by everything that goes by the table, and gone when its row is."""
+"""A mapping declared outside the package is found by everything that goes by the table, and gone with its entry."""
 
 import inspect
 import pickle
@@ -20,16 +20,16 @@ from rsoftmax import MAPPINGS, MODULES, MappingSpec
 from rsoftmax._rows import ParamSpec, over_rows
 from rsoftmax._tensors import mask_to_neg_inf
 from rsoftmax.attention import sparse_attention
-from rsoftmax.attention.transformers import parameters, set_attention
+from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import MultiLabelHead
 from rsoftmax.nn import MappingModule
-from rsoftmax.registry import POSITIVE, letters, register_mapping
+from rsoftmax.registry import POSITIVE, describe_parameters, register_mapping
 
 B = ParamSpec("b", POSITIVE, example=2.0, default=1.0)
 X = torch.tensor([1.0, 2.0, 3.0, 0.5])
 
 
-def cool_softmax(x: Tensor, b: float | Tensor = 1.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+def cool_softmax(x: Tensor, b: float | Tensor = 1.0, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
     """Softmax of b x."""
 
     def rows(x: Tensor, mask: Tensor | None, b: float | Tensor) -> Tensor:
@@ -60,8 +60,11 @@ def tiny_model() -> BertModel:
 def test_a_module_with_the_parameter_given_passed_and_learned() -> None:
     module: Any = MODULES["CoolSoftmax"]
     expected = cool_softmax(X, 3.0)
-    assert list(inspect.signature(module).parameters) == ["b", "dim", "learnable"]
-    assert list(inspect.signature(module.forward).parameters) == ["self", "x", "b", "mask"]
+    assert_close(module(b=3.0)(X), expected)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
+        module(q=1.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'q'"):
+        module()(X, q=1.0)
     assert module.__doc__ == ":func:`cool_softmax` as a module."
     assert_close(module(3.0)(X), expected)
     assert_close(module()(X, 3.0), expected)
@@ -69,9 +72,9 @@ def test_a_module_with_the_parameter_given_passed_and_learned() -> None:
     assert_close(module()(X), cool_softmax(X))
     layer = module(torch.tensor(3.0), learnable=True)
     layer(X)[0].backward()
-    assert layer.free is not None
-    assert layer.free.grad is not None
-    assert layer.free.grad != 0
+    assert layer.raw_value is not None
+    assert layer.raw_value.grad is not None
+    assert layer.raw_value.grad != 0
     assert_close(layer.b.detach(), torch.tensor(3.0))
     layer.b = 4.0
     assert "b=4" in repr(layer)
@@ -81,7 +84,7 @@ def test_a_module_with_the_parameter_given_passed_and_learned() -> None:
 @pytest.mark.usefixtures("cool")
 def test_a_mapping_without_a_parameter_gets_a_module_too() -> None:
     @register_mapping(formula="e^x / sum", zeros="none", source="these tests")
-    def warm(x: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    def warm(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         return rsoftmax.softmax(x, dim=dim, mask=mask)
 
     try:
@@ -120,9 +123,9 @@ def test_a_hugging_face_model_that_was_imported_before() -> None:
     set_attention(model, "cool_softmax", b=1.0)
     assert_close(model(**tokens).last_hidden_state, dense)
     set_attention(model, "cool_softmax", b=[1.0, 3.0], learnable=True)
-    assert_close(parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
+    assert_close(head_parameters(model).values, torch.tensor([[1.0, 1.0], [3.0, 3.0]]))
     model(**tokens).last_hidden_state[0, 0, 0].backward()
-    learned = [p.grad for name, p in model.named_parameters() if name.endswith("free")]
+    learned = [p.grad for name, p in model.named_parameters() if name.endswith("raw_value")]
     assert len(learned) == 2
     assert all(gradient is not None and gradient.count_nonzero() for gradient in learned)
     with pytest.raises(TypeError, match=r"set_attention: cool_softmax takes b, got r=0\.5"):
@@ -138,12 +141,13 @@ from rsoftmax import softmax
 from rsoftmax.registry import register_mapping
 
 @register_mapping(formula="e^x / sum", zeros="none", source="these tests")
-def warm(x, *, dim=-1, mask=None):
+def warm(x, dim=-1, *, mask=None):
     return softmax(x, dim=dim, mask=mask)
 
 assert "transformers" not in sys.modules
 from transformers import BertConfig, BertModel
-import rsoftmax.attention.transformers
+import rsoftmax.attention
+rsoftmax.attention.register_attention()
 size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 model = BertModel(BertConfig(**size, vocab_size=20, attn_implementation="warm")).eval()
 before = model(input_ids=torch.arange(6)[None]).last_hidden_state
@@ -159,52 +163,66 @@ print(torch.allclose(before, after, rtol=0, atol=1e-6))
 def test_the_command_line(tmp_path: Path) -> None:
     assert "e^(b x) / sum" in commands.rsoftmax("list")
     assert "cool_softmax, b = 2" in commands.rsoftmax("plot", "--out", str(tmp_path / "mappings.png"))
-    assert letters()["b"] == "b of cool_softmax, > 0"
+    assert describe_parameters()["b"] == "b of cool_softmax, > 0"
 
 
-def test_it_is_gone_with_its_row() -> None:
+def test_it_is_gone_with_its_entry() -> None:
     declare()
     assert "cool_softmax" in MAPPINGS
     assert "CoolSoftmax" in MODULES
-    assert len(MODULES) == len(MAPPINGS) == len(MAPPINGS) + 1  # weighted_softmax has a weight for each entry
+    assert len(MODULES) == len(MAPPINGS)
     del MAPPINGS["cool_softmax"]
     assert "cool_softmax" not in MAPPINGS
     assert "CoolSoftmax" not in MODULES
-    assert "b" not in letters()
+    assert "b" not in describe_parameters()
     with pytest.raises(ValueError, match=r"mapping must be one of softmax, .*got 'cool_softmax'"):
         sparse_attention(X, X, X, mapping="cool_softmax")
 
 
 def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: MappingSpec) -> None:
-    row = {"formula": "x", "zeros": "none", "source": "these tests"}
+    spec = {"formula": "x", "zeros": "none", "source": "these tests"}
     declare()
     assert MAPPINGS["cool_softmax"] == cool
 
-    def r_softmax(x: Tensor) -> Tensor:
+    def r_softmax(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
         return x
 
     with pytest.raises(ValueError, match=r"'r_softmax' is already registered by rsoftmax\.mappings; choose another"):
-        register_mapping(**row)(r_softmax)  # type: ignore[arg-type]
+        register_mapping(**spec)(r_softmax)  # type: ignore[arg-type]
     assert MAPPINGS["r_softmax"].function is rsoftmax.r_softmax
 
 
-@pytest.mark.parametrize("row", MAPPINGS.values(), ids=MAPPINGS)
-def test_a_row_knows_the_default_of_its_function(row: MappingSpec) -> None:
-    if row.parameter is None:
-        assert row.bind("test", {"r": None}) is None
+def test_a_function_that_lacks_an_argument_is_refused_at_once() -> None:
+    spec: dict[str, Any] = {"formula": "x", "zeros": "none", "source": "these tests"}
+    for function, missing, parameter in (
+        (lambda x, dim=-1: x, "mask", None),
+        (lambda x, *, mask=None: x, "dim", None),
+        (lambda x, c, dim=-1, *, mask=None: x, "b", B),
+    ):
+        with pytest.raises(TypeError, match=f"no argument '{missing}'; write f\\(x, <parameter>, dim=-1"):
+            register_mapping(**spec, parameter=parameter)(function)
+    assert "<lambda>" not in MAPPINGS
+
+
+@pytest.mark.parametrize("spec", MAPPINGS.values(), ids=MAPPINGS)
+def test_a_spec_has_the_default_of_its_function(spec: MappingSpec) -> None:
+    if spec.parameter is None:
+        assert spec.bind("test", {"r": None}) is None
         return
-    argument = inspect.signature(row.function).parameters[row.parameter.name]
-    assert row.parameter.default == (None if argument.default is argument.empty else argument.default)
-    assert row.bind("test", {row.parameter.name: 0.25}) == 0.25
-    if row.parameter.default is not None:
-        assert row.bind("test", {}) == row.parameter.default
+    argument = inspect.signature(spec.function).parameters[spec.parameter.name]
+    assert spec.parameter.default == (None if argument.default is argument.empty else argument.default)
+    assert spec.bind("test", {spec.parameter.name: 0.25}) == 0.25
+    if spec.parameter.default is not None:
+        assert spec.bind("test", {}) == spec.parameter.default
     else:
-        with pytest.raises(TypeError, match=f"test: {row.name} needs {row.parameter.name}, e.g. {row.parameter.name}="):
-            row.bind("test", {})
+        with pytest.raises(
+            TypeError, match=f"test: {spec.name} needs {spec.parameter.name}, e.g. {spec.parameter.name}="
+        ):
+            spec.bind("test", {})
 
 
-def test_every_letter_is_explained_once() -> None:
-    assert letters() == {
+def test_every_parameter_is_described_once() -> None:
+    assert describe_parameters() == {
         "t": "t of t_softmax, > 0",
         "r": "r of r_softmax, in [0, 1]",
         "k": "k of k_softmax, >= 1",

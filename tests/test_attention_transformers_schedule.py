@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils.data import Dataset
 from transformers_models import HEADS, LAYERS, bert
 
-from rsoftmax.attention.transformers import SparsitySchedule, parameter_groups, parameters, set_attention
+from rsoftmax.attention.transformers import SparsitySchedule, head_parameters, parameter_groups, set_attention
 
 
 class Sentences(Dataset[dict[str, Any]]):
@@ -77,7 +77,7 @@ def test_a_schedule_reaches_its_rate_and_is_logged(shape: str, shares: list[floa
         tmp_path, model, [SparsitySchedule([0.2, 0.4], shape)], gradient_accumulation_steps=2, save_strategy="no"
     )
     assert history(trainer) == pytest.approx([0.3 * share for share in shares], abs=1e-5)
-    assert_close(parameters(model).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
+    assert_close(head_parameters(model).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
 
 
 @pytest.mark.train
@@ -89,10 +89,10 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_one(tmp_path: Path) -> 
     whole = trained(tmp_path, models[0], [SparsitySchedule(table)])
     resumed = trained(tmp_path, models[1], [SparsitySchedule(table)], resume=True)
     assert history(resumed) == history(whole)
-    assert_close(parameters(models[1]).values, table)
+    assert_close(head_parameters(models[1]).values, table)
     assert_close(models[1].state_dict(), models[0].state_dict())
     read = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint-3")
-    assert_close(parameters(read).values, table / 2)
+    assert_close(head_parameters(read).values, table / 2)
 
 
 class FirstIsBest(hf.TrainerCallback):
@@ -115,7 +115,7 @@ def test_the_best_checkpoint_comes_back_with_its_rate(tmp_path: Path) -> None:
     )
     best = trainer.state.best_global_step
     assert best == 2
-    assert_close(parameters(model).values, torch.full((LAYERS, HEADS), 0.6 * best / 6))
+    assert_close(head_parameters(model).values, torch.full((LAYERS, HEADS), 0.6 * best / 6))
     assert [row["rate"] for row in trainer.state.log_history if "eval_loss" in row] == pytest.approx([0.2, 0.4, 0.6])
 
 
@@ -126,12 +126,12 @@ def test_learned_rates_learn_at_their_own_pace_and_resume(tmp_path: Path) -> Non
         set_attention(model, "r_softmax", r=0.15, learnable=True)
     assert sum(len(group["params"]) for group in parameter_groups(models[0], 1e-5)) == len([*models[0].parameters()])
     trained(tmp_path, models[0], [], parameter_lr=0.1)
-    learned = parameters(models[0]).values
+    learned = head_parameters(models[0]).values
     assert ((learned > 0) & (learned < 1)).all()
     assert (learned - 0.15).abs().min() > 1e-3
     assert len(learned.unique()) > LAYERS
     trained(tmp_path, models[1], [], parameter_lr=0.1, resume=True)
-    assert_close(parameters(models[1]).values, learned)
+    assert_close(head_parameters(models[1]).values, learned)
 
 
 def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ def test_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     set_attention(model, "t_softmax", t=2.0)
     with pytest.raises(ValueError, match=re.escape("SparsitySchedule is for r_softmax")):
         trained(tmp_path, model, [SparsitySchedule(0.1)])
-    assert (parameters(model).values == 2.0).all()
+    assert (head_parameters(model).values == 2.0).all()
