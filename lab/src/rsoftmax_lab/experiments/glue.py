@@ -353,7 +353,7 @@ def run(model: str, data: str, skip_bad: bool, run: Run) -> Record:
         "train_seconds": round(trained.metrics["train_runtime"], 1),
         **step,
         "version": rsoftmax.__version__,
-        "kernels": rsoftmax.kernels.in_use(),
+        "kernels": rsoftmax.kernels.cpu_kernels(),
     }
 
 

@@ -148,7 +148,7 @@ def run(run: Run) -> Record:
         "nonzeros": {n: round(nonzeros, 3) for n, (_, nonzeros) in tests.items()},
         "learned": {name: round(value.item(), 4) for name, value in learned.items() if value is not None},
         "version": rsoftmax.__version__,
-        "kernels": rsoftmax.kernels.in_use(),
+        "kernels": rsoftmax.kernels.cpu_kernels(),
     }
 
 
@@ -170,7 +170,9 @@ class Model(nn.Module):
             nn.Sequential(nn.Linear(width, 128), nn.GELU(), nn.Linear(128, size))
             for size in (width, width, task.classes or 1)
         )
-        self.attention = MultiheadAttention(width, 1, bias=False, batch_first=True, **options, **parameters.get(run.mapping, {}))
+        self.attention = MultiheadAttention(
+            width, 1, bias=False, batch_first=True, **options, **parameters.get(run.mapping, {})
+        )
 
     def forward(self, batch: "Batch", need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         """The predictions, and the weights [sets, questions, items] if needed."""
