@@ -68,7 +68,7 @@ def test_training_the_head_lowers_the_loss_and_evaluates_held_out_rows(text_enco
     assert model.fit(MANY, OF_MANY, **QUICK) is model
     assert loss_of(model, TEXTS, LABELS) < before
     assert all(torch.equal(encoder[name], tensor) for name, tensor in model.encoder.state_dict().items())
-    assert model.evaluation["rows"] == len(MANY)
+    assert model.evaluation["num_samples"] == len(MANY)
     assert [one["label"] for one in model.evaluation["labels"]] == NAMES
 
 
@@ -76,8 +76,8 @@ def test_training_the_head_lowers_the_loss_and_evaluates_held_out_rows(text_enco
 def test_a_guarantee_holds_out_a_fifth_and_is_saved(text_encoder: Path, tmp_path: Path) -> None:
     model = LabelModel.from_encoder(text_encoder, NAMES, "samples")
     model.fit(MANY * 3, OF_MANY * 3, guarantee={"recall": 0.8}, **QUICK)
-    assert model.evaluation["guarantee"] == "recall of a row at least 0.8, in expectation"
-    assert model.evaluation["rows"] == round(0.2 * 3 * len(MANY))
+    assert model.evaluation["guarantee"] == "recall of a sample at least 0.8, in expectation"
+    assert model.evaluation["num_samples"] == round(0.2 * 3 * len(MANY))
     model.save_pretrained(tmp_path / "model")
     again = LabelModel.from_pretrained(tmp_path / "model")
     assert again.config.head["average"] == "micro"
@@ -96,7 +96,7 @@ def test_a_single_label_and_images_are_trained_too(text_encoder: Path, image_enc
         model = LabelModel.from_encoder(encoder, kinds)
         before = loss_of(model, given, labels)
         assert loss_of(model.fit(given, labels, **QUICK), given, labels) < before, kinds
-        assert model.evaluation["rows"] == len(given)
+        assert model.evaluation["num_samples"] == len(given)
 
 
 def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) -> None:
@@ -398,7 +398,7 @@ def test_columns_of_pandas_are_taken_as_lists_are(text_encoder: Path) -> None:
     labels: Any = Column(OF_MANY)
     for settings, rows in ((QUICK, len(MANY)), ({**FINETUNE, "epochs": 1}, 4)):
         model = LabelModel.from_encoder(text_encoder, NAMES).fit(texts, labels, **settings)
-        assert model.evaluation["rows"] == rows
+        assert model.evaluation["num_samples"] == rows
         assert model.predict(texts) == model.predict(MANY)
         assert model.evaluate(texts, labels).as_dict() == model.evaluate(MANY, OF_MANY).as_dict()
 

@@ -68,7 +68,7 @@ def test_a_trained_model_is_evaluated_asked_and_exported(model: Path, table: Pat
     assert "anger" in said
     assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
     scores = json.loads(rsoftmax("evaluate", model, table, "--json"))
-    assert scores["rows"] == len(ROWS)
+    assert scores["num_samples"] == len(ROWS)
     assert {one["label"] for one in scores["labels"]} == {"anger", "joy", "love"}
     assert rsoftmax("export", model, "--onnx", tmp_path / "model.onnx") == (
         f"wrote {tmp_path / 'model.onnx'}: marginals and labels of 3 labels\n"
@@ -118,14 +118,14 @@ def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> No
     write_csv(tmp_path / "rows.csv", [("colour", "rain", "labels"), *rows])
     words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,colour", "--labels", "labels", "--out"]
     said = rsoftmax("train", *words, tmp_path / "model", "--recall", 0.8)
-    assert "guaranteed: recall of a row at least 0.8, in expectation" in said
+    assert "guaranteed: recall of a sample at least 0.8, in expectation" in said
     assert "on 20 held-out rows" in said
     write_csv(tmp_path / "new.csv", [("colour", "rain"), ("red", 1), ("blue", 1)])
     red, blue = rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
     assert red.startswith("1: warm")
     assert {"cold", "wet"} <= set(re.findall("[a-z]+", blue))
     for wrong, message in (
-        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out rows: it takes at least 99"),
+        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out samples: it takes at least 99"),
         (["--precision", 0.8], "needs --confidence, such as 0.95"),
         (["--recall", 1.5], "expected a number between 0 and 1, got 1.5"),
         (["--recall", 0.8, "--by", "rows"], "'rows' is not one of samples, micro, label"),
@@ -292,7 +292,7 @@ def test_labels_that_the_model_does_not_know_are_missed_and_named_or_refused(mod
     assert done.exit_code == 0, done.output
     assert "1 label unknown to the model, counted as missed: envy" in done.stderr
     envy = json.loads(done.stdout)["labels"][-1]
-    assert (envy["label"], envy["recall"], envy["f1"], envy["rows"]) == ("envy", 0, 0, 2)
+    assert (envy["label"], envy["recall"], envy["f1"], envy["support"]) == ("envy", 0, 0, 2)
     refused = rsoftmax("evaluate", model, tmp_path / "new.csv", "--strict", code=2)
     assert "new.csv, row 2: unknown label 'envy'; the labels are anger, joy, love" in refused
 

@@ -16,8 +16,15 @@ from torch.testing import assert_close
 from transformers_models import COMPOSITE, bert
 
 from rsoftmax import MAPPINGS, MappingSpec, kernels, use_kernels
-from rsoftmax.attention import attention_weights, blocks, sparse_attention
-from rsoftmax.attention.transformers import layers, parameters, set_attention, set_parameter
+from rsoftmax.attention import (
+    attention_layers,
+    attention_weights,
+    blocks,
+    head_parameters,
+    set_attention,
+    set_head_parameters,
+    sparse_attention,
+)
 
 ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -191,10 +198,10 @@ def test_a_masked_key_has_no_influence(draw: Draw) -> None:
         return [output.detach(), *torch.autograd.grad(output, leaves, g.to(output.dtype))]
 
     with use_kernels(draw.one_of("native", "reference")):
-        clean, found = run(q, k, v), run(q, k_bad, v_bad)
+        clean, spoiled = run(q, k, v), run(q, k_bad, v_bad)
     with use_kernels("reference"):
         exact = run(*(x.double() for x in (q, k, v)))
-    for a, b, truth in zip(found, clean, exact, strict=True):
+    for a, b, truth in zip(spoiled, clean, exact, strict=True):
         rounding = float((b.double() - truth).abs().max())  # slopes are as steep as scores are near
         assert_close(a, b, rtol=1e-6, atol=1e-6 + 4 * rounding)
 
@@ -208,24 +215,25 @@ def test_a_transformers_model_saved_with_sparse_attention_comes_back_as_it_was(t
         parameter = MAPPINGS[name].parameter
 
         def value() -> Any:
-            shape = draw.one_of((), (len(layers(model)),))  # for each head: test_attention_saving
+            shape = draw.one_of((), (len(attention_layers(model)),))  # for each head: test_attention_saving
             return draw.inside(parameter, *shape).tolist() if parameter else None
 
         values = {parameter.name: value()} if parameter else {}
         set_attention(model, name, learnable=parameter is not None and draw.chance(0.5), **values)
         if parameter and draw.chance(0.5):
-            set_parameter(model, value())
+            set_head_parameters(model, value())
         for _ in range(2):
             model.save_pretrained(tmp_path)
             loaded = type(model).from_pretrained(tmp_path)
-            assert layers(loaded) == layers(model)
+            assert attention_layers(loaded) == attention_layers(model)
             before, after = model.state_dict(), loaded.state_dict()
             assert before.keys() == after.keys()
             assert [key for key in before if not torch.equal(before[key], after[key])] == []
             trained = [{key for key, p in each.named_parameters() if p.requires_grad} for each in (model, loaded)]
             assert trained[0] == trained[1]
             if parameter:
-                assert torch.equal(parameters(model).values.nan_to_num(), parameters(loaded).values.nan_to_num())
+                tables = [head_parameters(each).values.nan_to_num() for each in (model, loaded)]
+                assert torch.equal(*tables)
             model = loaded
 
     saved_and_loaded()

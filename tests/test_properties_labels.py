@@ -124,15 +124,15 @@ def test_a_loss_is_its_sum_pair_by_pair(draw: Draw) -> None:
         arguments = [number if draw.chance(0.5) else torch.full((*draw.smaller(*lead), 1), number)]
     reduction = draw.one_of("batchmean", "sum", "none")
     with use_kernels(draw.one_of("native", "reference")):
-        found = getattr(losses, name)(z, y, *arguments, reduction=reduction)
-        gradient = torch.autograd.grad(found.sum(), z)[0].double()
+        value = getattr(losses, name)(z, y, *arguments, reduction=reduction)
+        gradient = torch.autograd.grad(value.sum(), z)[0].double()
     exact = z.detach().double().requires_grad_()
     with use_kernels("reference"):
         expected = PAIR_BY_PAIR[name](exact, y.double(), *(torch.as_tensor(a).double() for a in arguments))
         expected = expected if reduction == "none" else getattr(expected, reduction.removeprefix("batch"))()
         expected_gradient = torch.autograd.grad(expected.sum(), exact)[0]
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert_close(found.double(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert_close(value.double(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
     if not undecided(name, exact.detach(), ROUNDING[dtype]):
         loose = max(10 * ROUNDING[dtype], 4 * torch.finfo(dtype).eps)
         atol = loose * float(1 + expected_gradient.abs().max())

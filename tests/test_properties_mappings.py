@@ -50,10 +50,10 @@ def compare_with_oracle(
     rows = x.double() if mask is None else x.double().masked_fill(~mask, -math.inf)
     values = value.double().expand(*x.shape[:-1], 1).flatten() if isinstance(value, Tensor) else None
     n = x.shape[-1]
-    for i, (row, found) in enumerate(zip(rows.reshape(-1, n), p.reshape(-1, n), strict=True)):
-        of_row = value if values is None else float(values[i])
-        expected = torch.from_numpy(oracle.apply(mapping.name, row.numpy(), of_row, **options))
-        assert_close(found.double(), expected, rtol=0, atol=ROUNDING[x.dtype], equal_nan=True)
+    for i, (row, of_row) in enumerate(zip(rows.reshape(-1, n), p.reshape(-1, n), strict=True)):
+        parameter = value if values is None else float(values[i])
+        expected = torch.from_numpy(oracle.apply(mapping.name, row.numpy(), parameter, **options))
+        assert_close(of_row.double(), expected, rtol=0, atol=ROUNDING[x.dtype], equal_nan=True)
 
 
 def compare_with_differences(f: Any, x: Tensor, g: Tensor, direction: Tensor) -> None:

@@ -84,7 +84,7 @@ def test_labels_score_and_marginals_follow_the_average() -> None:
         assert model.score(X[TEST], Y[TEST]) == f1_score(Y[TEST], found, average=average, zero_division=1), average
         np.testing.assert_allclose(pi, 1 / (1 + np.exp(-model.decision_function(X[TEST]))), rtol=1e-5)
         np.testing.assert_array_equal(model.predict_distribution(X[TEST]) > 0, found == 1)
-        assert model.evaluation_.rows == 200, average
+        assert model.evaluation_.num_samples == 200, average
         k = ensemble(average=average, min_labels=1, max_labels=2).fit(X[TRAIN], Y[TRAIN]).predict(X[TEST]).sum(1)
         assert set(k) <= {1, 2}, average
 
@@ -230,7 +230,7 @@ def test_many_labels_have_fewer_networks_and_epochs_and_calibrate_on_some_rows(m
     model = SparseLabelClassifier(hidden_layer_sizes=(8,), random_state=0).fit(X, sp.csr_array(Y))
     assert len(model.estimators_) < 5
     assert len(model.estimators_[0].history) < 150
-    assert model.evaluation_.rows == 100 * len(model.estimators_)
+    assert model.evaluation_.num_samples == 100 * len(model.estimators_)
     assert sp.issparse(model.predict(X))
 
 
@@ -453,7 +453,7 @@ def test_a_validation_set_takes_the_place_of_folds() -> None:
     model = ensemble().fit(X[:150], Y[:150], validation=(X[150:200], Y[150:200]))
     assert len(model.estimators_) == 2
     assert sum(model.estimators_[0].history[-1, "batches", :, "train_batch_size"]) == 150
-    assert model.evaluation_.rows == 50
+    assert model.evaluation_.num_samples == 50
 
 
 def test_callbacks_of_skorch() -> None:
@@ -509,7 +509,7 @@ def test_calibrate_gives_partial_fit_its_thresholds() -> None:
     assert decoder.threshold.item() == 0
     model.calibrate(X[150:200], Y[150:200])
     assert decoder.threshold.item() != 0
-    assert model.evaluation_.rows == 50
+    assert model.evaluation_.num_samples == 50
 
 
 @pytest.mark.train

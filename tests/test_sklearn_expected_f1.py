@@ -314,7 +314,7 @@ def test_out_of_bag_scores_calibrate_a_single_fit_on_all_rows(estimator: Any) ->
         expected[:, labels] = members.oob_decision_function_[:, 1].reshape(rows, -1)
     np.testing.assert_allclose(expit(fitted.oob_log_odds(Y[:rows])), expected)
     assert model.evaluation_ is not None
-    assert model.evaluation_.rows == rows
+    assert model.evaluation_.num_samples == rows
 
 
 def test_out_of_bag_scores_of_unknown_labels_and_of_rows_in_every_bag_are_left_out() -> None:
@@ -335,7 +335,7 @@ def test_cuts_have_a_spread_and_the_expected_score_is_close_to_the_cross_validat
         model = behind(average=average, cv=5).fit(X, Y)
         assert model.evaluation_ is not None
         assert getattr(model.evaluation_, average) == pytest.approx(model.expected_score_, abs=0.05), average
-        assert model.evaluation_.rows == 300, average
+        assert model.evaluation_.num_samples == 300, average
         if model.thresholds_ is not None:
             assert model.thresholds_std_.shape == model.thresholds_.shape, average
             assert (model.thresholds_std_ > 0).all(), average

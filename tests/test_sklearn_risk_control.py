@@ -110,7 +110,10 @@ def test_impossible_requests_say_what_works() -> None:
         ({"recall": 0.9, "precision": 0.9}, "pass either recall or precision"),
         ({"precision": 0.9}, "not monotone in the threshold; pass confidence=0.95"),
         ({"recall": 1.2}, r"the level must be in \(0, 1\), got 1\.2"),
-        ({"recall": 0.999}, r"a recall of 0\.999 cannot be guaranteed with \d+ held-out rows: it takes at least 999"),
+        (
+            {"recall": 0.999},
+            r"a recall of 0\.999 cannot be guaranteed with \d+ held-out samples: it takes at least 999",
+        ),
         ({"recall": 0.9, "cv": ShuffleSplit(3)}, "cv must hold out one part of at least two rows"),
         ({"recall": 0.9, "estimator": [LOGISTIC, LOGISTIC]}, "needs one estimator, got a list"),
     ]

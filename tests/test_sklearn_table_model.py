@@ -56,7 +56,7 @@ def test_a_table_model_is_saved_without_pickle_and_predicts_the_same(tmp_path: P
     again = TableModel.load(tmp_path / "model")
     assert again.predict(ROWS, every_label=True) == model.predict(ROWS, every_label=True)
     assert again.predict_labels(ROWS) == model.predict_labels(ROWS)
-    assert again.evaluation["rows"] == 27
+    assert again.evaluation["num_samples"] == 27
     assert again.reads == "features"
 
 
@@ -126,17 +126,19 @@ def test_a_guarantee_replaces_the_best_f1_and_is_saved(tmp_path: Path) -> None:
     y = (x + torch.randn(200, 2, generator=random) > 0.5).float()
     model = TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], n_estimators=2, random_state=0,
                            guarantee={"recall": 0.9})  # fmt: skip
-    assert model.evaluation["guarantee"] == "recall of a row at least 0.9, in expectation"
-    assert model.evaluation["rows"] == 40
+    assert model.evaluation["guarantee"] == "recall of a sample at least 0.9, in expectation"
+    assert model.evaluation["num_samples"] == 40
     model.save(tmp_path / "model")
-    assert "Guaranteed: recall of a row at least 0.9, in expectation" in (tmp_path / "model" / "README.md").read_text()
+    assert (
+        "Guaranteed: recall of a sample at least 0.9, in expectation" in (tmp_path / "model" / "README.md").read_text()
+    )
     again = TableModel.load(tmp_path / "model")
     assert again.predict(x.tolist()) == model.predict(x.tolist())
     rows, labels = x[:100].tolist(), y[:100]
     by_label = again.guarantee(rows, labels, recall=0.8, by="label")
     found = torch.tensor([[name in one for name in ("a", "b")] for one in by_label.predict(rows)])
     assert ((found & labels.bool()).sum(0) / labels.sum(0) >= 0.8).all()
-    with pytest.raises(ValueError, match=r"recall of 0\.99 cannot be .* held-out rows: it takes at least 99"):
+    with pytest.raises(ValueError, match=r"recall of 0\.99 cannot be .* held-out samples: it takes at least 99"):
         TableModel.fit(x.tolist(), y, ["u", "v"], names=["a", "b"], guarantee={"recall": 0.99})
     with pytest.raises(ValueError, match="pass either recall or precision"):
         again.guarantee(rows, labels)

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 
 def records(benchmark: Benchmark, **case: Any) -> list[Record]:
     """The records of the repository that describe a case."""
-    found = read(ROOT / "results" / benchmark.file)
-    return [record for record in found if {name: record.get(name) for name in case} == case]
+    every = read(ROOT / "results" / benchmark.file)
+    return [record for record in every if {name: record.get(name) for name in case} == case]
 
 
 def ratios(name: str, column: str, **case: Any) -> Callable[[], str]:
@@ -42,8 +42,8 @@ def machine(name: str) -> Callable[[], str]:
     return text
 
 
-def median(found: Sequence[Record]) -> str:
-    return ratio_text(statistics.median(record["ratio"] for record in found))
+def median(several: Sequence[Record]) -> str:
+    return ratio_text(statistics.median(record["ratio"] for record in several))
 
 
 MAPPINGS = {
@@ -84,13 +84,13 @@ HEADS = {
 
 def heads() -> str:
     steps = records(load("heads"), mode="training step", threads=1)
-    found = {(record["method"], record["rows"], record["labels"]): record for record in steps}
-    shapes = list(dict.fromkeys(key[1:] for key in found))
+    by_case = {(record["method"], record["rows"], record["labels"]): record for record in steps}
+    shapes = list(dict.fromkeys(key[1:] for key in by_case))
 
     def cell(record: Record) -> str:
         return f"{ratio_text(record['ratio'])} ({time_text(record['median'])}, {bytes_text(record['extra_bytes'])})"
 
-    lines = [[name, *(cell(found[method, *shape]) for shape in shapes)] for method, name in HEADS.items()]
+    lines = [[name, *(cell(by_case[method, *shape]) for shape in shapes)] for method, name in HEADS.items()]
     return markdown(["", *(f"{rows} rows, {labels:,} labels" for rows, labels in shapes)], lines)
 
 
@@ -109,9 +109,9 @@ def speed() -> str:
 
 def attention_speed() -> str:
     """The README's figures for attention."""
-    found = partial(records, load("attention"), method="r_softmax", parameter="r=0.9", measure="us", threads=1)
+    r90 = partial(records, load("attention"), method="r_softmax", parameter="r=0.9", measure="us", threads=1)
     forward, both, causal, single = (
-        median(found(mode=mode)) for mode in ("forward", "forward+backward", "forward, causal", "one query, float32")
+        median(r90(mode=mode)) for mode in ("forward", "forward+backward", "forward, causal", "one query, float32")
     )
     return (
         "- **Zeros save time in attention.** With 90 % zeros, time relative to torch's"
@@ -126,8 +126,8 @@ def list_mappings() -> str:
 
 
 def finetuning(long: bool) -> str:
-    found = [record for record in records(load("finetuning")) if (record["model"] == LONG) == long]
-    return ratio_table(load("finetuning"), found, "{batch} x {tokens} tokens")
+    steps = [record for record in records(load("finetuning")) if (record["model"] == LONG) == long]
+    return ratio_table(load("finetuning"), steps, "{batch} x {tokens} tokens")
 
 
 def attention(mode: str) -> Callable[[], str]:
@@ -176,8 +176,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 def rendered(text: str, parts: dict[str, Callable[[], str]]) -> str:
     for part, write in parts.items():
         block = rf"(<!-- {part}: .*? -->\n).*?(\n<!-- end -->)"
-        text, found = re.subn(block, rf"\g<1>{write()}\g<2>", text, flags=re.DOTALL)
-        assert found == 1, f"{found} blocks are named {part}; expected one"
+        text, count = re.subn(block, rf"\g<1>{write()}\g<2>", text, flags=re.DOTALL)
+        assert count == 1, f"{count} blocks are named {part}; expected one"
     return text
 
 

@@ -259,9 +259,9 @@ def patience() -> Iterator[None]:
 
 def read(reader: Reader, files: dict[str, bytes]) -> None:
     """Let the reader read these files."""
-    with tempfile.TemporaryDirectory() as place, patience(), warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as parent, patience(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folder = Path(place, "folder")
+        folder = Path(parent, "folder")
         for path, content in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)

@@ -7,6 +7,7 @@ training of a run, and the results of many runs.
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -182,9 +183,10 @@ class Count(RankingRule):
         k = scores.require("aux_logits").argmax(-1, keepdim=True)
         return Output(*scores, rate_of_count(k, scores.logits), keep_count(scores.logits, k))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of the labels plus that of their count."""
-        return super().loss(scores, y) + losses.label_count_loss(scores.require("aux_logits"), y, reduction="none")
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of the labels plus that of their count, which weights of labels leave out: it needs all labels."""
+        loss, count_logits = super().loss(scores, y, weight), scores.require("aux_logits")
+        return loss + losses.label_count_loss(count_logits, y, reduction="none") if weight is None else loss
 
     def training_rate(self, scores: Scores, y: Tensor) -> Tensor:
         """The true rate of zeros."""
@@ -406,7 +408,7 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> Recor
         model.partial_fit(data.train.X, data.train.Y)
         seconds += time.perf_counter() - start
         network = model.estimators_[0].module_
-        validation, weights = _forward(network, data.validation), _copied(network.state_dict())
+        validation, weights = _forward(network, data.validation), deepcopy(network.state_dict())
         for selection in selections.values():
             selection.update(validation, weights)
     last, best = _both(network, data), {}
@@ -442,13 +444,11 @@ def fit_and_score(run: Training, data: Data) -> Record:
         Outputs.of(model.decision_function(X), model.predict_distribution(X), Y, ignored)
         for X, Y, ignored in (data.validation, data.test)
     )
-    rules = {}
+    rules: dict[str, Record] = {}
     for name, rule in USERS[run.method].rules.items():
         decide = rule(validation)
-        on_test = _scores(test, decide)
-        rules[name] = {
-            "epoch": epochs, "validation": _scores(validation, decide), "test": on_test, "test_last": on_test
-        }  # fmt: skip
+        rules[name] = {"epoch": epochs, "validation": _scores(validation, decide), "test": _scores(test, decide)}
+        rules[name]["test_last"] = rules[name]["test"]
     return {"epoch_seconds": round(seconds / epochs, 6), "rules": rules}
 
 
@@ -474,11 +474,10 @@ def _dense(X: Matrix) -> Tensor:
     return torch.from_numpy(np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float32))
 
 
-def _copied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in weights.items()}
-
-
 # -------------------------------------------------------------------------------------------------------- results
+
+Points = Sequence[Point]
+Predictors = Iterable[Predictor]
 
 
 @dataclass(frozen=True)
@@ -521,17 +520,12 @@ class Comparison:
             return None
         return float(record["rules"][predictor.rule][split][average])
 
-    def mean(self, predictor: Predictor, points: Iterable[Point], split: str, average: str = "micro") -> Mean | None:
+    def mean(self, predictor: Predictor, points: Points, split: str, average: str = "micro") -> Mean | None:
         """The mean over points, then over the seeds that have all of them."""
         return self.over_seeds(points, lambda point, seed: self.score(predictor, point, seed, split, average))
 
     def margin(
-        self,
-        predictor: Predictor,
-        rivals: Iterable[Predictor],
-        points: Iterable[Point],
-        split: str,
-        average: str = "micro",
+        self, predictor: Predictor, rivals: Predictors, points: Points, split: str, average: str = "micro"
     ) -> Mean | None:
         """The lead of a predictor over its best rival at each point; averaged as in :meth:`mean`."""
         rivals = list(rivals)
@@ -546,43 +540,30 @@ class Comparison:
         return self.over_seeds(points, lead)
 
     def lead(
-        self,
-        predictor: Predictor,
-        rivals: Iterable[Predictor],
-        points: Iterable[Point],
-        split: str,
-        average: str = "micro",
+        self, predictor: Predictor, rivals: Predictors, points: Points, split: str, average: str = "micro"
     ) -> Mean | None:
         """The lead of a predictor over the rival with the best mean over points and seeds.
 
         Choosing the best rival at each point instead would select on the reported scores.
         """
-        points = list(points)
         means = {rival: mean.value for rival in rivals if (mean := self.mean(rival, points, split, average))}
         best = max(means, key=lambda rival: means[rival], default=None)
         return None if best is None else self.margin(predictor, [best], points, split, average)
 
-    def over_seeds(self, points: Iterable[Point], value: Callable[[Point, int], float | None]) -> Mean | None:
+    def over_seeds(self, points: Points, value: Callable[[Point, int], float | None]) -> Mean | None:
         """The mean of ``value(point, seed)`` over points, then over the seeds that have all of them."""
-        points = list(points)
         by_seed = [[value(point, seed) for point in points] for seed in self.seeds]
         complete = [[v for v in values if v is not None] for values in by_seed if None not in values]
         means = [statistics.fmean(values) for values in complete if values]
         return Mean.of(means) if means else None
 
-    def epoch_seconds(self, method: str, points: Iterable[Point]) -> float | None:
+    def epoch_seconds(self, method: str, points: Points) -> float | None:
         """The median training time of an epoch."""
         records = [self.records[point][seed].get(method) for point in points for seed in self.records[point]]
         times = [record["epoch_seconds"] for record in records if record]
         return statistics.median(times) if times else None
 
-    def table(
-        self,
-        predictors: Iterable[Predictor],
-        groups: Mapping[str, Sequence[Point]],
-        split: str,
-        average: str = "micro",
-    ) -> Table:
+    def table(self, predictors: Predictors, groups: Mapping[str, Points], split: str, average: str = "micro") -> Table:
         """A line for each predictor and a column for each group of points; the best of each column in bold."""
         means = {
             predictor.name: [self.mean(predictor, points, split, average) for points in groups.values()]

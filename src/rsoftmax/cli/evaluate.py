@@ -74,12 +74,12 @@ def _show(scores: "Evaluation") -> None:
 
     from rsoftmax.labels.models.card import printable, share
 
-    overall = Table("score", f"{scores.rows} rows")
+    overall = Table("score", f"{scores.num_samples} rows")
     for title, value in scores.headline().items():
         overall.add_row(title, share(value))
     by_label = Table("label", "precision", "recall", "F1", "rows")
     for one in scores.labels:
-        by_label.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.rows))
+        by_label.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.support))
     console = Console(markup=False)
     console.print(overall)
     console.print(by_label)

@@ -243,6 +243,10 @@ def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
         lacking = len(scores.get("not_guaranteed", ()))
         exceptions = f", except for {count_of(lacking, 'label')} with too few rows" if lacking else ""
         typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
-    where = f"cross-validated on {rows} rows" if scores["rows"] == rows else f"on {scores['rows']} held-out rows"
+    where = (
+        f"cross-validated on {rows} rows"
+        if scores["num_samples"] == rows
+        else f"on {scores['num_samples']} held-out rows"
+    )
     typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; {where}:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

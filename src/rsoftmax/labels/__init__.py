@@ -18,7 +18,7 @@ any origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`
 :func:`expected_f1_threshold` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
 :func:`calibration_curve` compares predicted with observed frequencies.
 
-The table ``RULES`` holds the rules, the default first; each lists its mappings and losses.
+The table ``RULES`` lists the rules, the default first, with their mappings and losses; a rule of your own is one class.
 """
 
 from typing import TYPE_CHECKING

@@ -108,7 +108,7 @@ def _draw_bars(
 
 def draw_evaluation(scores: Evaluation, path: Path) -> None:
     """Plot the F1 of each label that a row has, the best first, beside the calibration curve."""
-    labels = sorted((one for one in scores.labels if one.rows), key=lambda one: -one.f1)[:MOST_LABELS]
+    labels = sorted((one for one in scores.labels if one.support), key=lambda one: -one.f1)[:MOST_LABELS]
     with _saved(path, 10, max(4, 0.22 * len(labels) + 1)) as figure:
         left, right = figure.subplots(1, 2)
         left.barh([printable(one.label) for one in labels], [one.f1 for one in labels], color=COLOURS[0], height=0.7)

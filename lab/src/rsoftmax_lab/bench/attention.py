@@ -100,10 +100,6 @@ def _cache_goal(dtype: str, against: str) -> Goal:
     return Goal(f"r=0.9, one query, {dtype}, against {against}", 0.55, cases, {"method": against, "parameter": ""})
 
 
-def _memory_goal(mode: str) -> Goal:
-    return Goal(f"memory, {mode}", 1.2, {"method": ("r_softmax",), "mode": (mode,), "measure": ("bytes",)})
-
-
 ATTENTION = Benchmark(
     file="bench_attention.jsonl",
     groups=groups,
@@ -115,6 +111,9 @@ ATTENTION = Benchmark(
         *_time_goals(),
         _cache_goal("float32", SDPA),
         _cache_goal("bfloat16", EAGER),
-        *map(_memory_goal, MODES),
+        *(
+            Goal(f"memory, {mode}", 1.2, {"method": ("r_softmax",), "mode": (mode,), "measure": ("bytes",)})
+            for mode in MODES
+        ),
     ),
 )

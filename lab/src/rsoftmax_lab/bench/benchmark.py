@@ -49,13 +49,13 @@ class Goal:
     def ratios(self, records: Sequence[Record]) -> list[tuple[float, Record]]:
         """The selected records with their ratios, the slowest first."""
         covered = [record for record in records if all(record.get(name) in some for name, some in self.cases.items())]
-        return sorted(((self._ratio(record, records), record) for record in covered), key=itemgetter(0), reverse=True)
-
-    def _ratio(self, record: Record, records: Sequence[Record]) -> float:
         if not self.against:
-            return float(record["ratio"])
-        other = next(other for other in records if case_of(other) == case_of(record) | self.against)
-        return float(record["median"] / other["median"])
+            ratios = [(record["ratio"], record) for record in covered]
+        else:
+            medians = [(case_of(record), record["median"]) for record in records]
+            others = [next(us for case, us in medians if case == case_of(r) | self.against) for r in covered]
+            ratios = [(record["median"] / us, record) for record, us in zip(covered, others, strict=True)]
+        return sorted(ratios, key=itemgetter(0), reverse=True)
 
 
 @dataclass(frozen=True)

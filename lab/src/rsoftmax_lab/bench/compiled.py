@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
 from rsoftmax import entmax15, r_softmax, sparsemax, t_softmax
-from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Case, Goal, Group, Settings
 from rsoftmax_lab.bench.timing import MODES, Call, in_mode, training_step
 

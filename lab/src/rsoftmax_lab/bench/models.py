@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from rsoftmax._transformers import max_positions, quiet
-from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention import set_attention
 from rsoftmax_lab.bench.benchmark import Benchmark, Case, Goal, Group, Settings
 from rsoftmax_lab.bench.timing import Call, training_step
 
@@ -86,18 +86,15 @@ FINETUNED = (
 
 def finetuning_groups(settings: Settings) -> Iterator[Group]:
     """The given model, on the lengths that it has positions for, and a BERT of MiniLM's size with random weights."""
-    given = partial(_load, AutoModelForSequenceClassification, settings.model)
-    network = _with_attention(given(), "r_softmax", "r=0.5")  # or an error that says why it cannot
+    load = partial(_load, AutoModelForSequenceClassification, settings.model)
+    network = _with_attention(load(), "r_softmax", "r=0.5")  # or an error that says why it cannot
     longest = getattr(network.config, "max_position_embeddings", STEPS[-1][1])
-    steps: list[Any] = [(_name(settings.model), given, shape) for shape in STEPS if shape[1] <= longest]
-    steps += [(LONG, _long_encoder, shape) for shape in LONG_STEPS]
+    steps: list[Any] = [(_name(settings.model), load, shape) for shape in STEPS if shape[1] <= longest]
+    long = partial(BertForSequenceClassification._from_config, BertConfig(**LONG_CONFIG), attn_implementation=SDPA)
+    steps += [(LONG, long, shape) for shape in LONG_STEPS]
     for name, make, (batch, tokens) in steps[:1] if settings.quick else steps:
         calls = partial(_each, FINETUNED, partial(_step, make, batch, tokens))
         yield Group({"model": name, "batch": batch, "tokens": tokens}, calls, seconds=20.0, rounds=5)
-
-
-def _long_encoder() -> Any:
-    return BertForSequenceClassification._from_config(BertConfig(**LONG_CONFIG), attn_implementation=SDPA)
 
 
 def _step(make: Callable[[], Any], batch: int, length: int, attention: str, parameters: str) -> Call:

@@ -109,10 +109,11 @@ def _evaluation(found: dict[str, Any]) -> str:
     labels = ["| label | precision | recall | F1 | support |", "| --- | --- | --- | --- | --- |"]
     for one in found["labels"][:MAX_LABELS]:
         shares = " | ".join(share(one[name]) for name in ("precision", "recall", "f1"))
-        labels.append(f"| {_cell(one['label'])} | {shares} | {one['rows']} |")
-    note = f"Held-out predictions for {found['rows']} rows, on which calibration and thresholds were fitted as well."
+        labels.append(f"| {_cell(one['label'])} | {shares} | {one['support']} |")
+    rows = f"{found['num_samples']} rows"
+    note = f"Held-out predictions for {rows}, on which calibration and thresholds were fitted as well."
     if "guarantee" in found:
-        note = f"Guaranteed: {found['guarantee']}, by a threshold that was set on {found['rows']} held-out rows."
+        note = f"Guaranteed: {found['guarantee']}, by a threshold that was set on {found['num_samples']} held-out rows."
         if lacking := found.get("not_guaranteed"):
             note += f" Too few rows for a guarantee: {', '.join(map(printable, lacking))}."
     return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])
