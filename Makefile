@@ -3,10 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PARALLEL := --numprocesses auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
-FUZZ = $(if $(SEED),--seed $(SEED)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(CASE),--case $(CASE))
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard $(addprefix src/rsoftmax/kernels/cpu/csrc/*/,*.cpp *.h))
 
-.PHONY: demo check test test-all test-fragile browser test-gpu test-oldest sanitize compilers fuzz fuzz-numbers fuzz-models fuzz-files tables docs dist dist-check clean
+.PHONY: demo check test test-all test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -66,20 +65,13 @@ compilers: .venv/installed-dev
 		echo "$$1: $$(find build/$$1 -name '_rows_*.so' | wc -l) libraries, no warnings"; \
 	done
 
-# Random cases, each group for five minutes or SECONDS=...; SEED=... repeats a run, CASE=... the finding that named it.
-fuzz: fuzz-numbers fuzz-models fuzz-files
-
-# Mappings, losses, attention and multi-label heads against slow oracles; NaN and infinity in removed keys.
-fuzz-numbers: .venv/installed-dev
-	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py numbers $(FUZZ)
-
-# Calibration and estimators against scikit-learn's; composite models saved and loaded; concurrent saves, loads and kills.
-fuzz-models: .venv/installed-dev
-	@PYTHONPATH=tests $(BIN)/python tools/fuzz.py models $(FUZZ)
-
-# Damaged files of every kind that is read; SECONDS=... sets the duration, SEED=... repeats a run.
-fuzz-files: .venv/installed-dev
-	@$(BIN)/python tools/fuzz_files.py --seconds $(or $(SECONDS),300) --seed $(or $(SEED),$(shell date +%s))
+# The property tests with very many random cases, in rounds until five minutes or SECONDS=... are over. What fails is
+# shrunk and kept in .hypothesis, where the next run of that test starts. TESTS=... selects some of them.
+PROPERTIES := tests/test_properties_*.py lab/tests/test_damaged_files.py
+fuzz: .venv/installed-dev
+	@end=$$(($$(date +%s) + $(or $(SECONDS),300))); until [ $$(date +%s) -ge $$end ]; do \
+		$(BIN)/pytest $(PARALLEL) --hypothesis-profile fuzz $(or $(TESTS),$(PROPERTIES)) || exit 1; \
+	done
 
 # Regenerates the tables of the documentation.
 tables: .venv/installed-dev

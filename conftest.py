@@ -14,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ.get("RSOFTMAX_TEST_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import settings
 
 from rsoftmax.kernels import KERNELS, use_kernels
 
@@ -22,6 +23,7 @@ NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftm
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 pytest_plugins = ["encoders", "mulan_sets"]
 SLOW = {"compile", "interpreter", "process", "train", "browser", "cluster"}
+settings.register_profile("fuzz", max_examples=1000)  # make fuzz; tests/strategies.py
 SEED = int(os.environ.get("RSOFTMAX_TEST_SEED", "0"))
 
 

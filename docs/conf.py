@@ -14,6 +14,9 @@ import rsoftmax
 ROOT = Path(__file__).parents[1]
 warnings.simplefilter("ignore", RemovedInNextVersionWarning)  # raised by the extensions
 
+for package in (rsoftmax.attention, rsoftmax.labels):  # autodoc needs their names, which are loaded on first use
+    vars(package).update({name: getattr(package, name) for name in package.__all__})
+
 project = "rsoftmax"
 author = "the rsoftmax developers"
 version = release = rsoftmax.__version__
@@ -100,14 +103,16 @@ PAGES = {
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
     "../results/report/report.md": "report.md",
+    "../examples/03_sparse_encoder_fine_tuned_and_timed.py": "examples/03_sparse_encoder_fine_tuned_and_timed",
     "../examples/07_onnx.py": "examples/07_onnx",
 }
 
 
 def pages_outside(app: Sphinx, docname: str, source: list[str]) -> None:
     """Point links to files outside docs/ at their pages."""
+    up = "../" * docname.count("/")
     for path, page in PAGES.items():
-        source[0] = source[0].replace(f"]({path})", f"]({page})")
+        source[0] = source[0].replace(f"]({up}{path}", f"]({up}{page}")
 
 
 def setup(app: Sphinx) -> None:

@@ -58,10 +58,10 @@ encoder = sys.argv[1] if len(sys.argv) > 1 else small_encoder(work)
 # %%
 # The five lines. ``average`` is the F1 that you report; the thresholds are chosen for it.
 model = LabelModel.from_encoder(encoder, labels=list(SUBJECTS), average="macro")
-model.fit(texts[:180], labels[:180], progress=False)
+model.fit(texts[:180], labels[:180])
 print(model.predict(["today we heard about the match and the referee", "rain storm and a new tax loan again"]))
-model.save_pretrained(work / "subjects")
-scores = LabelModel.from_pretrained(work / "subjects").evaluate(texts[180:], labels[180:])
+model.save(work / "subjects")
+scores = LabelModel.load(work / "subjects").evaluate(texts[180:], labels[180:])
 
 # %%
 # Evaluation on 60 held-out texts.

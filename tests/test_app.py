@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import LabelModel, TrainingOptions
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
@@ -29,20 +29,18 @@ from rsoftmax.app.views import (
     compare,
     gradients,
     half_f1,
-    label_figure,
-    label_table,
     labels_for,
     other_averages,
+    show_labels,
     thresholds,
 )
 
 SLIDERS = (*LOGITS, 1.0, 0.4, 2.0, 3.0, 8.0, 1.25)  # with temperature, r, t, k, edge and alpha
 QUICK: dict[str, Any] = {
     "n_estimators": 2,
-    "max_epochs": 40,
-    "lr": 1e-2,
+    "training": TrainingOptions(max_epochs=40, lr=1e-2),
     "hidden_layer_sizes": (16,),
-    "progress": False,
+    "verbose": False,
 }
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -93,13 +91,13 @@ def test_gradients_are_differences_of_the_highest_probability() -> None:
         for title, gradient in found.items():
             difference = (above[title][1] - below[title][1]) / (2 * step)
             assert_close(gradient[place], difference, atol=1e-6, rtol=1e-5, msg=title)
-    assert len(found) == len(MAPPINGS) - 1  # weighted_softmax has a weight for each entry
+    assert len(found) == len(MAPPINGS)
 
 
 def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: LabelModel) -> None:
     assert other_averages(model) == ["micro", "samples"]
     for text in TEXTS:
-        lines = label_table(model, text)
+        lines = show_labels(model, text)[1]
         every = model.predict([text], every_label=True)[0]
         assert [line[0] for line in lines] == list(every)
         assert [line[0] for line in lines if line[2] == YES] == model.predict_labels([text])[0]
@@ -108,13 +106,13 @@ def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: LabelMode
 def test_an_image_gets_its_labels(image_encoder: Path) -> None:
     model = LabelModel.from_encoder(image_encoder, NAMES)
     image = Image.new("RGB", (20, 30), (200, 0, 0))
-    assert [line[0] for line in label_table(model, image)] == list(model.predict([image], every_label=True)[0])
+    assert [line[0] for line in show_labels(model, image)[1]] == list(model.predict([image], every_label=True)[0])
 
 
 def test_a_model_with_another_rule_is_compared_with_all_three_averages(text_encoder: Path) -> None:
     model = LabelModel.from_encoder(text_encoder, NAMES, rule="threshold")
     assert other_averages(model) == ["micro", "macro", "samples"]
-    assert {len(line) for line in label_table(model, TEXTS[0])} == {6}
+    assert {len(line) for line in show_labels(model, TEXTS[0])[1]} == {6}
 
 
 def test_the_labels_for_samples_are_those_of_a_model_trained_for_it(model: LabelModel, text_encoder: Path) -> None:
@@ -138,7 +136,7 @@ def test_the_bars_of_labels_show_their_thresholds(model: LabelModel) -> None:
     assert list(cuts) == NAMES
     every, predicted = model.predict([TEXTS[0]], every_label=True)[0], model.predict_labels([TEXTS[0]])[0]
     assert [name for name, p in every.items() if p > cuts[name]] == predicted
-    (axes,) = label_figure(model, TEXTS[0]).axes
+    (axes,) = show_labels(model, TEXTS[0])[0].axes
     assert [text.get_text() for text in axes.get_yticklabels()] == list(every)
     (marks,) = axes.get_lines()
     assert_close(torch.tensor(marks.get_xdata()), torch.tensor([cuts[name] for name in every]), check_dtype=False)

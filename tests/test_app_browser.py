@@ -13,15 +13,14 @@ from browsers import PATIENCE, page_of, playwright
 from encoders import LABELS, NAMES, TEXTS
 from servers import served
 
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import LabelModel, TrainingOptions
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 QUICK: dict[str, Any] = {
     "n_estimators": 2,
-    "max_epochs": 40,
-    "lr": 1e-2,
+    "training": TrainingOptions(max_epochs=40, lr=1e-2),
     "hidden_layer_sizes": (16,),
-    "progress": False,
+    "verbose": False,
 }
 pytestmark = [
     pytest.mark.browser,

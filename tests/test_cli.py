@@ -4,9 +4,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from commands import rsoftmax
 from PIL import Image
@@ -42,57 +40,6 @@ def test_plot_writes_the_format_of_the_extension(tmp_path: Path) -> None:
         assert image.size[0] > 1000
     rsoftmax("plot", "--logits", "3,2,1", "--t", "1.5", "--out", str(svg))
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
-
-
-def save_predictions(path: Path, power: float) -> str:
-    random = np.random.default_rng(0)
-    marginals = random.random((500, 4))
-    np.savez(path, marginals=marginals**power, targets=random.random((500, 4)) < marginals)
-    return str(path)
-
-
-def test_plot_calibration_draws_files_of_predictions_side_by_side(tmp_path: Path) -> None:
-    files = [save_predictions(tmp_path / f"{name}.npz", power) for name, power in (("right", 1), ("a $hy_1$ one", 3))]
-    shown = rsoftmax("plot", "calibration", *files, "--out", str(tmp_path / "a.png"))
-    right, shy = (float(line.split("error ")[1].split(",")[0]) for line in shown.splitlines()[:2])
-    assert right < 0.05 < 0.2 < shy
-    with Image.open(tmp_path / "a.png") as image:
-        assert image.size[1] > 800
-
-
-BAD_ARRAYS: list[tuple[dict[str, Any], str]] = [
-    ({"marginals": [0.5]}, "targets is not a file in the archive"),
-    ({"marginals": [0.5], "targets": [1, 0]}, "must have the same shape, got [1] and [2]"),
-    ({"marginals": [3.5], "targets": [1]}, "calibration_curve: pi must be in [0, 1]"),
-    ({"marginals": [0.5], "targets": ["yes"]}, "could not convert string to float"),
-    ({"marginals": np.array([None]), "targets": [1]}, "Object arrays cannot be loaded"),
-]
-
-
-def test_a_file_without_predictions_is_rejected(tmp_path: Path) -> None:
-    for arrays, message in BAD_ARRAYS:
-        np.savez(tmp_path / "a.npz", **arrays)
-        error = rejection("plot", "calibration", str(tmp_path / "a.npz"), "--out", str(tmp_path / "a.png"))
-        assert message in error, arrays
-        assert "write the file with np.savez(FILE, marginals=..., targets=...)" in error, arrays
-        assert not (tmp_path / "a.png").exists(), arrays
-
-
-def test_a_file_of_another_kind_is_rejected(tmp_path: Path) -> None:
-    for name, content in (("text.npz", b"marginals"), ("torn.npz", b"PK\x03\x04"), ("empty.npz", b"")):
-        (tmp_path / name).write_bytes(content)
-        assert "np.savez(FILE, " in rejection("plot", "calibration", str(tmp_path / name))
-    np.save(tmp_path / "one.npy", np.ones(3))
-    assert "np.savez(FILE, " in rejection("plot", "calibration", str(tmp_path / "one.npy"))
-    assert "No such file" in rejection("plot", "calibration", str(tmp_path / "nowhere.npz"))
-
-
-@pytest.mark.usefixtures("unrendered")
-def test_plot_lists_its_commands_and_plots_mappings_by_default(tmp_path: Path) -> None:
-    assert "calibration" in rsoftmax("plot", "--help")
-    assert "--logits" in rsoftmax("plot", "mappings", "--help")
-    same = [rsoftmax("plot", *words, "--out", str(tmp_path / "a.png")) for words in ([], ["mappings"])]
-    assert same[0] == same[1]
 
 
 @pytest.mark.usefixtures("unrendered")
@@ -157,7 +104,7 @@ def test_help_does_not_import_torch() -> None:
     program = """
 import sys
 from rsoftmax.cli import app
-for words in ("--help", "plot --help", "plot calibration --help", "train --help", "predict --help", "--version"):
+for words in ("--help", "plot --help", "train --help", "predict --help", "--version"):
     try:
         app(words.split())
     except SystemExit as end:

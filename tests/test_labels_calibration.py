@@ -175,9 +175,9 @@ def test_labels_in_chunks_are_fitted_as_all_at_once(monkeypatch: pytest.MonkeyPa
 
 def test_what_cannot_be_fitted_is_refused() -> None:
     u, y = draw_labels(20, 3)
-    with pytest.raises(ValueError, match=r"u and y must be \[rows, 4\], got shapes \[20, 3\] and \[20, 3\]"):
+    with pytest.raises(ValueError, match=r"scores and y must be \[samples, 4\], got shapes \[20, 3\] and \[20, 3\]"):
         PlattScaling(4).fit(u, y)
-    with pytest.raises(ValueError, match="u holds inf; clip probabilities"):
+    with pytest.raises(ValueError, match="scores contain inf; clip probabilities"):
         PlattScaling(3).fit(u / 0, y)
     with pytest.raises(ValueError, match="shrinkage must be positive, got 0"):
         PlattScaling(3, shrinkage=0)

@@ -120,7 +120,7 @@ def test_where_nothing_is_possible_nothing_lies_above_the_threshold() -> None:
 
 
 def test_nan_has_no_threshold() -> None:
-    with pytest.raises(ValueError, match=r"u of shape \[1, 2\] holds NaN"):
+    with pytest.raises(ValueError, match=r"log-odds of shape \[1, 2\] contain NaN"):
         expected_f1_threshold(torch.tensor([[0.0, torch.nan]]))
 
 

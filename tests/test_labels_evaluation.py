@@ -37,7 +37,13 @@ def test_a_label_without_rows_has_no_f1_and_is_named() -> None:
     scores = evaluate(marginals, marginals > 0.5, torch.tensor([[1.0, 0.0], [1.0, 0.0]]), ["joy", "grief"])
     assert scores.absent == ["grief"]
     assert scores.macro == scores.labels[0].f1 == pytest.approx(2 / 3)
-    assert scores.as_dict()["labels"][1] == {"label": "grief", "precision": None, "recall": None, "f1": None, "rows": 0}
+    assert scores.as_dict()["labels"][1] == {
+        "label": "grief",
+        "precision": None,
+        "recall": None,
+        "f1": None,
+        "support": 0,
+    }
     titles = scores.headline()
     assert titles["macro F1"] == scores.macro
     assert titles["macro F1, 1 absent labels counted as 1 or 0"] == pytest.approx(5 / 6)
@@ -75,10 +81,10 @@ def test_the_calibration_curve_leaves_out_unknown_labels() -> None:
 
 def test_what_has_no_calibration_curve_is_refused() -> None:
     for pi, y, bins, message in (
-        ([0.5], [[1]], 15, r"pi and y must have the same shape, got \[1\] and \[1, 1\]"),
-        ([1.5], [1], 15, r"pi must be in \[0, 1\]"),
-        ([float("nan")], [1], 15, r"pi must be in \[0, 1\]"),
-        ([0.5], [2], 15, "y must hold 0 or 1, or NaN or -1 where unknown, got 2"),
+        ([0.5], [[1]], 15, r"marginals and y must have the same shape, got \[1\] and \[1, 1\]"),
+        ([1.5], [1], 15, r"marginals must be in \[0, 1\]"),
+        ([float("nan")], [1], 15, r"marginals must be in \[0, 1\]"),
+        ([0.5], [2], 15, "y must be 0 or 1, or NaN or -1 where unknown, got 2"),
         ([0.5], [-1], 15, r"y of shape \[1\] has no known label"),
         ([0.5], [1], 0, "bins must be 1 or more, got 0"),
     ):

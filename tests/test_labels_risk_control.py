@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from rsoftmax import t_softmax
 from rsoftmax.labels import precision_threshold, recall_threshold
-from rsoftmax.labels.risk_control import By, _bet_p_value, _binomial_cdf, _hoeffding_bentkus, guaranteed_threshold
+from rsoftmax.labels.risk_control import By, betting_p_value, binomial_cdf, guaranteed_threshold, hoeffding_bentkus
 
 BYS: tuple[By, ...] = ("samples", "micro", "label")
 
@@ -131,14 +131,14 @@ def test_unknown_labels_are_left_out() -> None:
 def test_p_values_are_valid_and_powerful() -> None:
     """Rejected in at most a tenth of the draws where the risk is at the limit; nearly always where it is half of it."""
     random = np.random.default_rng(0)
-    for p_value in (_bet_p_value, _hoeffding_bentkus):
+    for p_value in (betting_p_value, hoeffding_bentkus):
         at_limit, below = (
             np.mean([p_value(torch.from_numpy(random.random(300) < risk).double(), 0.2) <= 0.1 for _ in range(300)])
             for risk in (0.2, 0.1)
         )
         assert at_limit <= 0.15, p_value
         assert below >= 0.95, p_value
-    assert_close(_binomial_cdf(3, 0.5), torch.tensor([0.125, 0.5, 0.875, 1.0]).double())
+    assert_close(binomial_cdf(3, 0.5), torch.tensor([0.125, 0.5, 0.875, 1.0]).double())
 
 
 def test_impossible_requests_say_what_works() -> None:
@@ -148,7 +148,7 @@ def test_impossible_requests_say_what_works() -> None:
     cases: Any = (
         (
             lambda: recall_threshold(u, y[:, :2], 0.9),
-            r"must both be \[rows, K\], got shapes \[50, 5\] and \[50, 2\]",
+            r"must both be \[samples, K\], got shapes \[50, 5\] and \[50, 2\]",
         ),
         (lambda: recall_threshold(u, y, 1.0), r"the level must be in \(0, 1\), got 1\.0"),
         (lambda: recall_threshold(u, y, 0.9, confidence=1.5), r"confidence must be in \(0, 1\), got 1\.5"),
@@ -156,7 +156,7 @@ def test_impossible_requests_say_what_works() -> None:
             lambda: recall_threshold(u, y, 0.9, by=wrong),
             "by must be one of 'samples', 'micro', 'label', got 'rows'",
         ),
-        (lambda: recall_threshold(u * torch.nan, y, 0.9), r"u of shape \[50, 5\] holds NaN"),
+        (lambda: recall_threshold(u * torch.nan, y, 0.9), r"scores of shape \[50, 5\] contain NaN"),
         (
             lambda: precision_threshold(u, y, 0.9, confidence=missing),
             "not monotone in the threshold; pass conf",

@@ -59,7 +59,7 @@ def test_wrong_arrays_say_what_is_wrong() -> None:
     indptr, indices, pi = torch.tensor([0, 2]), torch.tensor([0, 3]), torch.tensor([0.5, 0.2])
     with pytest.raises(ValueError, match="indptr must end with the number of entries, got 2 for 2 indices and 1"):
         decode_csr(indptr, indices, pi[:1], 4)
-    with pytest.raises(ValueError, match=r"pi must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"marginals must be in \[0, 1\]"):
         decode_csr(indptr, indices, 3 * pi, 4)
     with pytest.raises(ValueError, match="indices must be from 0 to 2, got 3"):
         decode_csr(indptr, indices, pi, 3)

@@ -1,27 +1,19 @@
 """The pages of docs/ hold every public name, and the check of the built site finds what is broken."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
-from check_site import broken_links, listed, public_names
+from check_site import broken_links, names, public_names
 
 ROOT = Path(__file__).parents[1]
 ENTRY = re.compile(r"^\.\. (?:py:data|autofunction):: (\S+)$", re.MULTILINE)
 MODULE = re.compile(r"^\.\. automodule:: (\S+)\n   :members:", re.MULTILINE)
 
 
-def names_of(module: str) -> set[str]:
-    found = find_spec(module)
-    assert found is not None
-    assert found.origin is not None
-    return listed(Path(found.origin))
-
-
 def test_every_public_name_has_an_entry_in_the_reference() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
     entries = [name.rsplit(".", 1)[-1] for name in ENTRY.findall(text)]
-    members = [name for module in MODULE.findall(text) for name in names_of(module)]
+    members = [name for module in MODULE.findall(text) for name in names(module)]
     assert public_names() - {*entries, *members} == set()
 
 

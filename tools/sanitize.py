@@ -39,9 +39,11 @@ def main() -> None:
         build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         flags = dict.fromkeys(("CFLAGS", "CXXFLAGS", "LDFLAGS"), CHECKS)
         subprocess.run(build, cwd=copy, check=True, env={**os.environ, **COMPILER, **flags})
-        made = list((copy / "src/rsoftmax/kernels/cpu").glob("*.so"))
-        assert made, "the kernels did not compile"
-        assert all(b"__asan_init" in library.read_bytes() for library in made), "the kernels were built without checks"
+        libraries = list((copy / "src/rsoftmax/kernels/cpu").glob("*.so"))
+        assert libraries, "the kernels did not compile"
+        assert all(b"__asan_init" in library.read_bytes() for library in libraries), (
+            "the kernels were built without checks"
+        )
         environment = {
             **os.environ,
             "PYTHONPATH": str(copy / "src"),

@@ -6,70 +6,40 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.bench import generate, load, ratios, rows, tables
-from rsoftmax_lab.bench.finetuning import LONG
+from rsoftmax_lab.bench import load
+from rsoftmax_lab.bench.benchmark import Benchmark, Record, read
+from rsoftmax_lab.bench.mappings import headline
+from rsoftmax_lab.bench.models import GENERATE_MODEL, LONG
+from rsoftmax_lab.bench.tables import bytes_text, markdown, ratio_table, ratio_text, time_text
 
 ROOT = Path(__file__).parents[1]
 
 
-def mappings() -> str:
-    return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
+def records(benchmark: Benchmark, **case: Any) -> list[Record]:
+    """The records of the repository that describe a case."""
+    every = read(ROOT / "results" / benchmark.file)
+    return [record for record in every if {name: record.get(name) for name in case} == case]
 
 
-def timed(name: str) -> list[rows.Row]:
-    return rows.read(ROOT / "results" / load(name).file)
+def ratios(name: str, column: str, **case: Any) -> Callable[[], str]:
+    return lambda: ratio_table(load(name), records(load(name), **case), column)
 
 
-def verdict(name: str) -> str:
-    return tables.verdict(load(name), timed(name))
+def machine(name: str) -> Callable[[], str]:
+    def text() -> str:
+        machines = dict.fromkeys(f"{record['machine']}, torch {record['torch']}" for record in records(load(name)))
+        return f"Measured on {'; '.join(machines)}."
+
+    return text
 
 
-def machine(name: str) -> str:
-    found = dict.fromkeys(f"{row.machine}, torch {row.torch}" for row in timed(name))
-    return f"Measured on {'; '.join(found)}."
-
-
-def steps(model_is_long: bool) -> str:
-    found = [row for row in timed("finetuning") if (row["model"] == LONG) == model_is_long]
-    return tables.ratio_table(load("finetuning"), found, "{batch} x {tokens} tokens")
-
-
-def generating(dtype: str) -> str:
-    found = [row for row in timed("generate") if row["dtype"] == dtype]
-    return tables.ratio_table(load("generate"), found, "{length}, {cache}")
-
-
-def whole_model() -> str:
-    benchmark = generate.WITH_MODEL
-    found = rows.read(ROOT / "results" / benchmark.file)
-    return tables.ratio_table(benchmark, found, "{phase}, {length} tokens")
-
-
-def attention(mode: str) -> str:
-    found = [
-        row for row in timed("attention") if row["mode"] == mode and row["measure"] == "us" and row["threads"] == 1
-    ]
-    return tables.ratio_table(load("attention"), found, "({batch}, {heads}, {length}, {width})")
-
-
-def matching(benchmark: str, **case: object) -> list[rows.Row]:
-    """The rows of a benchmark that describe a case, on one thread."""
-    wanted = {"threads": 1, **case}
-    return [row for row in timed(benchmark) if {name: row.case.get(name) for name in wanted} == wanted]
-
-
-def median(found: Sequence[rows.Row]) -> str:
-    """The median ratio of some rows."""
-    return tables.ratio_text(statistics.median(row.spread.ratio for row in found))
-
-
-def mapping_median(method: str, mode: str, parameter: str = "", kernels: str = "native") -> str:
-    """The median over all shapes, for normally distributed rows."""
-    return median(matching("mappings", method=method, mode=mode, parameter=parameter, kernels=kernels, kind="normal"))
+def median(several: Sequence[Record]) -> str:
+    return ratio_text(statistics.median(record["ratio"] for record in several))
 
 
 MAPPINGS = {
@@ -84,12 +54,17 @@ MAPPINGS = {
 }
 
 
-def medians() -> str:
+def mapping_median(name: str, mode: str) -> str:
+    """The median over all shapes, for normally distributed rows, on one thread."""
+    case = dict(zip(("method", "parameter", "kernels"), MAPPINGS[name], strict=True))
+    return median(records(load("mappings"), mode=mode, kind="normal", threads=1, **case))
+
+
+def mapping_medians() -> str:
     lines = [
-        [f"`{name}`", *(mapping_median(method, mode, parameter, kernels) for mode in ("forward", "forward+backward"))]
-        for name, (method, parameter, kernels) in MAPPINGS.items()
+        [f"`{name}`", *(mapping_median(name, mode) for mode in ("forward", "forward+backward"))] for name in MAPPINGS
     ]
-    return tables.markdown(["median over shapes", "forward", "forward and backward"], lines)
+    return markdown(["median over shapes", "forward", "forward and backward"], lines)
 
 
 HEADS = {
@@ -104,84 +79,81 @@ HEADS = {
 
 
 def heads() -> str:
-    found = {(row["method"], row["rows"], row["labels"]): row for row in matching("heads", mode="training step")}
-    shapes = list(dict.fromkeys(key[1:] for key in found))
-    lines = [[name, *(_head_cell(found[method, *shape]) for shape in shapes)] for method, name in HEADS.items()]
-    return tables.markdown(["", *(f"{rows} rows, {labels:,} labels" for rows, labels in shapes)], lines)
+    steps = records(load("heads"), mode="training step", threads=1)
+    by_case = {(record["method"], record["rows"], record["labels"]): record for record in steps}
+    shapes = list(dict.fromkeys(key[1:] for key in by_case))
 
+    def cell(record: Record) -> str:
+        return f"{ratio_text(record['ratio'])} ({time_text(record['median'])}, {bytes_text(record['extra_bytes'])})"
 
-def _head_cell(row: rows.Row) -> str:
-    memory = tables.bytes_text(row.extra_bytes or 0)
-    return f"{tables.ratio_text(row.spread.ratio)} ({tables.time_text(row.spread.median)}, {memory})"
-
-
-def warpers() -> str:
-    return tables.ratio_table(load("warpers"), matching("warpers"), "{rows} x {tokens}")
+    lines = [[name, *(cell(by_case[method, *shape]) for shape in shapes)] for method, name in HEADS.items()]
+    return markdown(["", *(f"{rows} rows, {labels:,} labels" for rows, labels in shapes)], lines)
 
 
 def speed() -> str:
     """The README's figures for mappings."""
     sparsemax, t, r, formula = (
-        mapping_median(MAPPINGS[name][0], "forward", *MAPPINGS[name][1:])
-        for name in ("sparsemax", "t_softmax", "r_softmax", "quantile formula")
+        mapping_median(name, "forward") for name in ("sparsemax", "t_softmax", "r_softmax", "quantile formula")
     )
     return (
         f"- **Fast mappings.** Time relative to `torch.softmax`: sparsemax {sparsemax}, t-softmax {t}, r-softmax"
         f" {float(r):.1f}, each the median over seven shapes\n  (forward, one thread,"
-        f" {timed('mappings')[0].machine}; `rsoftmax bench`). The paper's formula with `torch.quantile`:"
+        f" {records(load('mappings'))[0]['machine']}; `rsoftmax bench`). The paper's formula with `torch.quantile`:"
         f" {float(formula):.0f}."
     )
 
 
 def attention_speed() -> str:
     """The README's figures for attention."""
-    beside = partial(matching, "attention", method="r_softmax", parameter="r=0.9", measure="us")
+    r90 = partial(records, load("attention"), method="r_softmax", parameter="r=0.9", measure="us", threads=1)
     forward, both, causal, single = (
-        median(beside(mode=mode)) for mode in ("forward", "forward+backward", "forward, causal", "one query, float32")
+        median(r90(mode=mode)) for mode in ("forward", "forward+backward", "forward, causal", "one query, float32")
     )
     return (
         "- **Zeros save time in attention.** With 90 % zeros, time relative to torch's"
         f" `scaled_dot_product_attention`: forward {forward},\n  with backward {both}, causal {causal}, a single query"
         f" against a long cache {single}, each the median over three lengths\n  (one thread,"
-        f" {timed('attention')[0].machine}; `rsoftmax bench attention`)."
+        f" {records(load('attention'))[0]['machine']}; `rsoftmax bench attention`)."
     )
+
+
+def list_mappings() -> str:
+    return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
+
+
+def finetuning(long: bool) -> str:
+    steps = [record for record in records(load("finetuning")) if (record["model"] == LONG) == long]
+    return ratio_table(load("finetuning"), steps, "{batch} x {tokens} tokens")
+
+
+def attention(mode: str) -> Callable[[], str]:
+    return ratios("attention", "({batch}, {heads}, {length}, {width})", mode=mode, measure="us", threads=1)
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"speed": speed, "attention-speed": attention_speed},
-    "docs/mappings.md": {"mappings": mappings},
+    "docs/mappings.md": {"mappings": list_mappings},
     "docs/performance.md": {
-        "medians": medians,
-        "ratios": lambda: ratios.headline(timed("mappings")),
-        "verdict": partial(verdict, "mappings"),
-        "machine": partial(machine, "mappings"),
-        "attention-verdict": partial(verdict, "attention"),
-        "attention-machine": partial(machine, "attention"),
-        "steps-verdict": partial(verdict, "finetuning"),
-        "generating-verdict": partial(verdict, "generate"),
-        "steps-machine": partial(machine, "finetuning"),
-        "generating-machine": partial(machine, "generate"),
-        "compiled-verdict": partial(verdict, "compiled"),
-        "compiled-machine": partial(machine, "compiled"),
+        "medians": mapping_medians,
+        "ratios": lambda: headline(records(load("mappings"))),
+        "machine": machine("mappings"),
         "heads": heads,
-        "heads-machine": partial(machine, "heads"),
-        "warpers": warpers,
-        "warpers-machine": partial(machine, "warpers"),
+        "heads-machine": machine("heads"),
+        "warpers": ratios("warpers", "{rows} x {tokens}", threads=1),
+        "warpers-machine": machine("warpers"),
     },
-    "docs/attention.md": {
-        "forward": partial(attention, "forward"),
-        "backward": partial(attention, "forward+backward"),
-        "causal": partial(attention, "forward, causal"),
-        "padding": partial(attention, "forward, padding"),
-        "one-query-float32": partial(attention, "one query, float32"),
-        "one-query-bfloat16": partial(attention, "one query, bfloat16"),
-        "attention-machine": partial(machine, "attention"),
-        "whole-model": whole_model,
-        "steps": partial(steps, False),
-        "long-steps": partial(steps, True),
-        "generating-float32": partial(generating, "float32"),
-        "generating-bfloat16": partial(generating, "bfloat16"),
-        "machine": partial(machine, "finetuning"),
+    "docs/attention_measurements.md": {
+        "forward": attention("forward"),
+        "backward": attention("forward+backward"),
+        "causal": attention("forward, causal"),
+        "one-query-float32": attention("one query, float32"),
+        "one-query-bfloat16": attention("one query, bfloat16"),
+        "attention-machine": machine("attention"),
+        "whole-model": lambda: ratio_table(GENERATE_MODEL, records(GENERATE_MODEL), "{phase}, {length} tokens"),
+        "steps": partial(finetuning, False),
+        "long-steps": partial(finetuning, True),
+        "generating-float32": ratios("generate", "{length}, {cache}", dtype="float32"),
+        "machine": machine("finetuning"),
     },
 }
 
@@ -189,8 +161,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 def rendered(text: str, parts: dict[str, Callable[[], str]]) -> str:
     for part, write in parts.items():
         block = rf"(<!-- {part}: .*? -->\n).*?(\n<!-- end -->)"
-        text, found = re.subn(block, rf"\g<1>{write()}\g<2>", text, flags=re.DOTALL)
-        assert found == 1, f"{found} blocks are named {part}; expected one"
+        text, count = re.subn(block, rf"\g<1>{write()}\g<2>", text, flags=re.DOTALL)
+        assert count == 1, f"{count} blocks are named {part}; expected one"
     return text
 
 

@@ -2,7 +2,7 @@
 
 No GPU is needed.
 
-python tools/triton_resources.py                       # the tables of docs/gpu.md
+python tools/triton_resources.py                       # registers and predictions; docs/gpu.md quotes them
 python tools/triton_resources.py --json --target sm_90 --length 8192
 """
 # mypy: disable-error-code="import-not-found, import-untyped"

@@ -10,17 +10,24 @@ from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 
 from rsoftmax.labels import AVERAGES, RULES, SparseLabelClassifier
-from rsoftmax_lab.comparison import rules
-from rsoftmax_lab.comparison.methods import METHODS, USERS
-from rsoftmax_lab.comparison.rules import Outputs
-from rsoftmax_lab.comparison.scores import best_threshold, micro_f1, scores
-from rsoftmax_lab.comparison.training import classifier, train_and_score
-from rsoftmax_lab.experiments.synthetic import grid, run
-from rsoftmax_lab.experiments.synthetic.data import draw
-from rsoftmax_lab.experiments.synthetic.grid import Run
-from rsoftmax_lab.experiments.tabular import run as tabular
-from rsoftmax_lab.experiments.tabular.data import load
-from rsoftmax_lab.experiments.tabular.grid import Run as TabularRun
+from rsoftmax_lab.comparison import (
+    METHODS,
+    USERS,
+    Outputs,
+    at_least,
+    best_threshold,
+    classifier,
+    micro_f1,
+    nonzero,
+    scores,
+    train_and_score,
+    true_count,
+    tuned,
+)
+from rsoftmax_lab.experiments import synthetic, tabular
+from rsoftmax_lab.experiments.synthetic import Run, draw
+from rsoftmax_lab.experiments.tabular import Run as TabularRun
+from rsoftmax_lab.experiments.tabular import load
 
 SMALL = Run(classes=6, labels=2, length=100, samples=200, test_samples=50, features=20, epochs=3)
 
@@ -31,12 +38,12 @@ def outputs(p: list[list[float]], truth: list[list[int]]) -> Outputs:
 
 
 def test_each_rule_finds_its_labels() -> None:
-    rows = outputs([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
-    assert rules.nonzero(rows)(rows).tolist() == [[True, True, True, False], [True, True, False, False]]
-    assert rules.at_least(0.3)(rows)(rows).tolist() == [[True, True, False, False], [True, False, False, False]]
-    assert rules.true_count(rows)(rows).tolist() == [[True, True, False, False], [False] * 4]
+    some = outputs([[0.5, 0.3, 0.2, 0.0], [0.9, 0.1, 0.0, 0.0]], [[1, 1, 0, 0], [0, 0, 0, 0]])
+    assert nonzero(some)(some).tolist() == [[True, True, True, False], [True, True, False, False]]
+    assert at_least(0.3)(some)(some).tolist() == [[True, True, False, False], [True, False, False, False]]
+    assert true_count(some)(some).tolist() == [[True, True, False, False], [False] * 4]
     other = outputs([[0.31, 0.29, 0.4, 0.0]], [[0, 0, 0, 0]])
-    assert rules.tuned("p")(rows)(other).tolist() == [[True, False, True, False]]
+    assert tuned("probs")(some)(other).tolist() == [[True, False, True, False]]
 
 
 def test_the_best_threshold_is_the_best_of_all() -> None:
@@ -71,7 +78,7 @@ def test_the_test_rows_leave_the_papers_rows_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_lowers_its_loss_and_fills_its_row(method: str) -> None:
+def test_every_method_lowers_its_loss_and_fills_its_record(method: str) -> None:
     small = replace(SMALL, method=method, epochs=12, lr=1e-2)
     data = draw(small)
     model = classifier(small)
@@ -79,9 +86,9 @@ def test_every_method_lowers_its_loss_and_fills_its_row(method: str) -> None:
         model.partial_fit(data.train.X, data.train.Y)
     losses = model.estimators_[0].history[:, "train_loss"]
     assert losses[-1] < losses[0]
-    row = train_and_score(small, data, curves=True)
-    assert row["rules"].keys() == METHODS[method].rules.keys()
-    for rule in row["rules"].values():
+    record = train_and_score(small, data, curves=True)
+    assert record["rules"].keys() == METHODS[method].rules.keys()
+    for rule in record["rules"].values():
         assert rule["epoch"] == 1 + int(np.argmax(rule["curve"]))
         assert rule["validation"]["micro"] == pytest.approx(max(rule["curve"]), abs=0.06)  # curves have one decimal
         assert all(
@@ -91,34 +98,34 @@ def test_every_method_lowers_its_loss_and_fills_its_row(method: str) -> None:
 
 @pytest.mark.train
 @pytest.mark.parametrize("method", USERS)
-def test_a_classifier_as_a_user_gets_it_fills_the_same_row(method: str) -> None:
-    row = run.run(replace(SMALL, method=method))
-    assert row["rules"].keys() == USERS[method].rules.keys()
+def test_a_classifier_as_a_user_gets_it_fills_the_same_record(method: str) -> None:
+    record = synthetic.run(replace(SMALL, method=method))
+    assert record["rules"].keys() == USERS[method].rules.keys()
     train, validation, test = draw(SMALL)
     model = SparseLabelClassifier(**USERS[method].head, random_state=0)
     model.fit(train.X, train.Y, validation=(validation.X, validation.Y))
-    assert row["rules"]["labels"]["test"] == scores(test.Y, model.predict(test.X))
-    for rule in row["rules"].values():
+    assert record["rules"]["labels"]["test"] == scores(test.Y, model.predict(test.X))
+    for rule in record["rules"].values():
         assert rule["test"] == rule["test_last"]
 
 
 def test_users_take_part_in_figure_2_with_three_labels_of_thirty() -> None:
-    runs = grid.users_grid(seeds=2)
+    runs = synthetic.users_grid(seeds=2)
     assert {(one.classes, one.labels, one.length) for one in runs} == {(30, 3, 2000)}
     assert Counter(one.method for one in runs) == dict.fromkeys(USERS, 2)
 
 
-def test_the_same_run_gives_the_same_row() -> None:
-    runs = [run.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
+def test_the_same_run_gives_the_same_record() -> None:
+    runs = [synthetic.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
-    rows = [run.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
+    records = [synthetic.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
     for rule in METHODS["bce"].rules:
-        best = [row[rule]["validation"]["micro"] for row in rows]
+        best = [record[rule]["validation"]["micro"] for record in records]
         assert best == sorted(best)
-    assert rows[0]["labels"]["test"] == rows[0]["labels"]["test_last"]
+    assert records[0]["labels"]["test"] == records[0]["labels"]["test_last"]
 
 
 @pytest.mark.parametrize("method", ["r_softmax_rate", "t_softmax_threshold", "r_softmax_expected_f1"])
@@ -128,7 +135,7 @@ def test_the_comparison_takes_the_losses_that_users_get(method: str) -> None:
 
 
 def test_the_grid_is_figure_2() -> None:
-    runs = grid.grid(seeds=2)
+    runs = synthetic.grid(seeds=2)
     assert len(runs) == len(set(runs)) == 2 * 27 * len(METHODS)
     assert Counter((run.classes, run.length) for run in runs)[30, 2000] == 2 * 5 * len(METHODS)
     assert {run.labels for run in runs if run.classes == 20} == {2, 6, 10, 14, 18}
@@ -143,12 +150,12 @@ def test_a_real_set_keeps_its_test_rows_and_a_fifth_of_its_training_rows_is_for_
     assert set(data.train.X[:, 1]) <= {0, 1}
     other = load(sets, "toys", 0.2, seed=1)
     assert (other.validation.Y != data.validation.Y).any() or (other.validation.X != data.validation.X).any()
-    row = tabular.run(sets, TabularRun(dataset="toys", method="r_softmax_expected_f1", epochs=2))
-    assert row["rules"]["labels"]["test"].keys() == set(AVERAGES)
+    record = tabular.run(sets, TabularRun(dataset="toys", method="r_softmax_expected_f1", epochs=2))
+    assert record["rules"]["labels"]["test"].keys() == set(AVERAGES)
 
 
 def test_a_set_that_is_too_small_for_validation_rows_is_refused(sets: Path) -> None:
-    with pytest.raises(ValueError, match=r"toys: validation_share=0\.04 of 10 training rows is 0 rows"):
+    with pytest.raises(ValueError, match=r"toys: validation_share=0\.04 of 10 training samples is 0 samples"):
         load(sets, "toys", 0.04, seed=0)
 
 

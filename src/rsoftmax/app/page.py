@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from rsoftmax.app.views import NO_EDGE, attend, compare, gradients, label_figure, label_table, other_averages
+from rsoftmax.app.views import NO_EDGE, attend, compare, gradients, other_averages, show_labels
 from rsoftmax.labels.models.encoder_model import LabelModel
 
 LOGITS = (2.0, 1.5, 0.3, -0.5, -1.0)
@@ -61,7 +61,7 @@ def page(model: LabelModel | None = None, folder: Path | None = None) -> gr.Bloc
         with gr.Tab("Labels"):
             _labels_tab(model)
         with gr.Tab("Attention"):
-            _attention_tab("" if model is None or model.reads != "text" or folder is None else str(folder))
+            _attention_tab("" if model is None or model.modality != "text" or folder is None else str(folder))
     return blocks
 
 
@@ -88,8 +88,8 @@ def _mappings_tab() -> None:
         sliders += [
             gr.Slider(0.1, 5, 1, step=0.1, label="temperature", info="divides the logits"),
             gr.Slider(0, 1, 0.4, step=0.05, label="r", info="r_softmax: fraction of zeros"),
-            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: distance kept below the maximum"),
-            gr.Slider(1, len(LOGITS), 3, step=0.1, label="k", info="k_softmax: number of entries kept"),
+            gr.Slider(0.1, 8, 2, step=0.1, label="t", info="t_softmax: distance below the maximum"),
+            gr.Slider(1, len(LOGITS), 3, step=0.1, label="k", info="k_softmax: number of non-zero entries"),
             gr.Slider(
                 0, NO_EDGE, NO_EDGE, step=0.1, label="edge", info=f"for r, t and k: 0 cuts off, {NO_EDGE:g} is none"
             ),
@@ -102,14 +102,14 @@ def _mappings_tab() -> None:
     table = gr.Dataframe(
         headers=["mapping", *(f"p {i}" for i in range(1, len(LOGITS) + 1)), "zeros"], interactive=False
     )
+
+    def show_gradients(wanted: bool, *values: float) -> gr.Plot:
+        return gr.Plot(gradients(*values) if wanted else None, visible=wanted)
+
     quiet = {"trigger_mode": "always_last", "show_progress": "hidden"}
     # without explicit triggers: when the page loads and when an input changes
     gr.on(None, _shows_errors(compare), sliders, [bars, table], **quiet)
-    gr.on(None, _shows_errors(_gradients), [wanted, *sliders], slopes, **quiet)
-
-
-def _gradients(wanted: bool, *values: float) -> gr.Plot:
-    return gr.Plot(gradients(*values) if wanted else None, visible=wanted)
+    gr.on(None, _shows_errors(show_gradients), [wanted, *sliders], slopes, **quiet)
 
 
 def _labels_tab(model: LabelModel | None) -> None:
@@ -117,7 +117,7 @@ def _labels_tab(model: LabelModel | None) -> None:
     if model is None:
         gr.Markdown(NO_MODEL)
         return
-    texts = model.reads == "text"
+    texts = model.modality == "text"
     with gr.Row():
         item = gr.Textbox(label="Text", lines=4) if texts else gr.Image(label="Image", type="pil", height=320)
         with gr.Column(scale=2):
@@ -126,7 +126,7 @@ def _labels_tab(model: LabelModel | None) -> None:
     gr.Markdown(EXPLANATION)
 
     def labels(item: Any) -> tuple[Figure | None, list[list[str]]]:
-        return (label_figure(model, item), label_table(model, item)) if item else (None, [])
+        return show_labels(model, item) if item else (None, [])
 
     item.change(_shows_errors(labels), item, [bars, table], trigger_mode="always_last", show_progress="hidden")
 
@@ -145,10 +145,10 @@ def _attention_tab(folder: str) -> None:
         with gr.Column(scale=2):
             figure = gr.Plot(show_label=False)
             zeros = gr.Markdown()
-    given = [model, sentence, r, layer, head]
+    inputs = [model, sentence, r, layer, head]
     shown: dict[str, Any] = {"outputs": [figure, zeros], "show_progress_on": figure}
-    gr.on([button.click, sentence.submit, model.submit], _shows_errors(attend), given, **shown)
-    r.release(_shows_errors(attend), given, **shown, trigger_mode="always_last")
+    gr.on([button.click, sentence.submit, model.submit], _shows_errors(attend), inputs, **shown)
+    r.release(_shows_errors(attend), inputs, **shown, trigger_mode="always_last")
 
 
 def _shows_errors(function: Callable[P, T]) -> Callable[P, T]:

@@ -5,9 +5,11 @@ its commands through the entry points of the group ``rsoftmax.commands``: functi
 application and add commands to it.
 """
 
-from typing import Annotated
+from importlib import metadata
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rsoftmax import __version__
 from rsoftmax.cli import attention, evaluate, models, plot, predict, train
@@ -22,11 +24,30 @@ LAB = {
 }
 HELP = "Sparse probability mappings with a controllable fraction of zeros."
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+class _WithLab(TyperGroup):
+    """Loads the lab when one of its commands is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take the command from the installed lab if it is one of its own."""
+        name, *rest = args
+        if name not in LAB:
+            return super().resolve_command(ctx, args)
+        registered = metadata.entry_points(group="rsoftmax.commands")
+        if not registered:
+            raise typer.BadParameter(f"`rsoftmax {name}` is part of rsoftmax-lab; run: pip install rsoftmax-lab")
+        lab = typer.Typer(rich_markup_mode=None)
+        lab.callback()(lambda: None)  # without a callback, Typer drops the name of a single command
+        for entry in registered:
+            entry.load()(lab)
+        return name, typer.main.get_group(lab).commands[name], rest
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+app = typer.Typer(cls=_WithLab, help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+def _show_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"rsoftmax {__version__}")
         raise typer.Exit
 
@@ -40,28 +61,8 @@ def rsoftmax(
     """Handle the options that come before the command."""
 
 
-def _add_lab_command(name: str, text: str) -> None:
-    @app.command(name, help=f"{text} (rsoftmax-lab).", add_help_option=False, context_settings=TAKES_PARAMETERS)
-    def run(context: typer.Context) -> None:
-        _lab(name)([name, *context.args], prog_name="rsoftmax")
-
-
-def _lab(name: str) -> typer.Typer:
-    """An application with the commands of the installed lab."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group="rsoftmax.commands")
-    if not found:
-        raise typer.BadParameter(f"`rsoftmax {name}` is part of rsoftmax-lab; run: pip install rsoftmax-lab")
-    lab = typer.Typer(rich_markup_mode=None)
-    lab.callback()(lambda: None)  # without a callback, Typer drops the name of a single command
-    for entry in found:
-        entry.load()(lab)
-    return lab
-
-
 app.command("list")(plot.list_mappings)
-app.add_typer(plot.app, name="plot")
+app.command("plot", context_settings=TAKES_PARAMETERS)(plot.plot)
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention.attention_map)
 app.command("sparsify")(attention.sparsify)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
@@ -69,5 +70,5 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("export")(models.export)
 app.command("app")(models.serve_page)
-for command, text in LAB.items():
-    _add_lab_command(command, text)
+for name, text in LAB.items():
+    app.command(name, help=f"{text} (rsoftmax-lab).")(lambda: None)  # listed here, and loaded from the lab

@@ -38,26 +38,23 @@ def parameters(context: typer.Context) -> dict[str, float]:
     """
     from rsoftmax.registry import MAPPINGS, describe_parameters
 
-    options = {option.name: option for mapping in MAPPINGS.values() for option in mapping.options}
-    known = describe_parameters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
-    found: dict[str, float] = {}
+    options = {option.name: option for spec in MAPPINGS.values() for option in spec.options}
+    texts = describe_parameters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}
+    values: dict[str, float] = {}
     words = iter(context.args)
     for word in words:
-        letter, _, value = word.removeprefix("--").partition("=")
+        name, _, value = word.removeprefix("--").partition("=")
         if not word.startswith("--"):
             raise typer.BadParameter(f"Got unexpected extra argument(s) ({word})")
-        if letter not in known:
-            listed = "; ".join(f"--{text}" for text in known.values())
-            raise typer.BadParameter(f"there is no option --{letter}; the parameters are {listed}")
-        found[letter] = _number(letter, value or next(words, ""))
-    return found
-
-
-def _number(letter: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number", param_hint=f"--{letter}") from None
+        if name not in texts:
+            listed = "; ".join(f"--{text}" for text in texts.values())
+            raise typer.BadParameter(f"there is no option --{name}; the parameters are {listed}")
+        value = value or next(words, "")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is not a number", param_hint=f"--{name}") from None
+    return values
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsoftmax.cli.arguments import figure_path, usage_errors
-from rsoftmax.cli.models import column_for, load, read_items, row_errors, separator_of, warn_truncated
+from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of, warn_truncated
 
 if TYPE_CHECKING:
     from rsoftmax.labels.evaluation import Evaluation
@@ -30,21 +30,24 @@ def evaluate(
     plot: Annotated[Path | None, typer.Option(help="Plot F1 by label and calibration: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Evaluate a model on a labelled table: F1 scores, scores by label, calibration."""
+    from rsoftmax.labels.models.base import unknown_labels
+    from rsoftmax.labels.models.card import count_of, printable
     from rsoftmax.labels.models.tables import read
 
     path = None if plot is None else figure_path(plot, "--plot")
     loaded = load(model)
-    kind = loaded.reads
-    column = column_for(loaded, kind, {"text": text, "image": image}.get(kind))
+    column = column_for(loaded, loaded.modality, {"text": text, "image": image}.get(loaded.modality))
     with usage_errors("DATA"):
         table = read(data)
-        items = read_items(table, kind, column, loaded)
+        items = read_items(table, loaded.modality, column, getattr(loaded.config, "categories", None))
         separator = separator_of(loaded) if separator is None else separator
-        truth = table.labels(column_for(loaded, "labels", labels), separator)
-    with row_errors(table, items):
+        y = table.labels(column_for(loaded, "labels", labels), separator)
+    with item_errors(table, items):
         warn_truncated(loaded, items)
-        scores = loaded.evaluate(items, truth, strict=strict, progress=not json)
-    _warn_unknown(truth, loaded.names)
+        scores = loaded.evaluate(items, y, strict=strict, verbose=not json)
+    if unknown := unknown_labels(y, loaded.names):
+        listed = ", ".join(map(printable, unknown[:SHOWN])) + (", ..." if len(unknown) > SHOWN else "")
+        typer.echo(f"{count_of(len(unknown), 'label')} unknown to the model, counted as missed: {listed}", err=True)
     if json:
         from json import dumps
 
@@ -58,28 +61,19 @@ def evaluate(
         typer.echo(f"wrote {path}", err=json)
 
 
-def _warn_unknown(truth: list[list[str]], names: list[str]) -> None:
-    """Name the labels that the model does not know."""
-    from rsoftmax.labels.models.base import unknown_labels
-    from rsoftmax.labels.models.card import count_of, printable
-
-    if unknown := unknown_labels(truth, names):
-        listed = ", ".join(map(printable, unknown[:SHOWN])) + (", ..." if len(unknown) > SHOWN else "")
-        typer.echo(f"{count_of(len(unknown), 'label')} unknown to the model, counted as missed: {listed}", err=True)
-
-
 def _show(scores: "Evaluation") -> None:
     from rich.console import Console
     from rich.table import Table
 
     from rsoftmax.labels.models.card import printable, share
 
-    overall = Table("score", f"{scores.rows} rows")
+    overall = Table("score", f"{scores.num_samples} rows")
     for title, value in scores.headline().items():
         overall.add_row(title, share(value))
     by_label = Table("label", "precision", "recall", "F1", "rows")
-    for one in scores.labels:
-        by_label.add_row(printable(one.label), share(one.precision), share(one.recall), share(one.f1), str(one.rows))
+    for label in scores.labels:
+        shares = map(share, (label.precision, label.recall, label.f1))
+        by_label.add_row(printable(label.label), *shares, str(label.support))
     console = Console(markup=False)
     console.print(overall)
     console.print(by_label)

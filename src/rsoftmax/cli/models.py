@@ -1,5 +1,6 @@
 """Saved label models: how the commands load them and read their inputs from files; ``rsoftmax export`` and ``app``."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,22 +15,17 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
-INPUTS = ("text", "image", "features")
-"""The kinds of input; a model reads one of them."""
-
 
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder written by `rsoftmax train`.")],
     onnx: Annotated[Path, typer.Option(help="The file to write, for example model.onnx.")],
 ) -> None:
     """Export a model to ONNX with the outputs `marginals` and `labels`, and verify it in ONNX Runtime."""
-    if not onnx.resolve().parent.is_dir() or onnx.is_dir():
-        raise typer.BadParameter(f"cannot write {onnx}: name a file in an existing folder", param_hint="--onnx")
     loaded = load(model)
     with usage_errors("--onnx"):
-        from rsoftmax.labels.models.onnx import export as write
+        from rsoftmax.labels.models import onnx as exporter
 
-        write(loaded, onnx)
+        exporter.export(loaded, onnx)
     typer.echo(f"wrote {onnx}: marginals and labels of {count_of(len(loaded.names), 'label')}")
 
 
@@ -61,22 +57,32 @@ def load(folder: Path) -> "BaseLabelModel":
     from rsoftmax.labels.models import folders
 
     with usage_errors("MODEL"):
+        if folders.kind_of(folder) == folders.LABELS:
+            register_sparse_attention()
         return folders.load(folder)
 
 
-def read_items(table: "Table", kind: str, column: str, model: Any = None) -> list[Any]:
+def register_sparse_attention() -> None:
+    """Let encoders be loaded that were saved with a mapping in place of softmax."""
+    from rsoftmax.attention.transformers import register_attention
+
+    register_attention()
+
+
+def read_items(table: "Table", modality: str, column: str, categories: Any = None) -> list[Any]:
     """The inputs in a column, or in several columns with commas between their names.
 
     A trained model says which columns of a table hold categories.
     """
-    if kind == "features":
-        return table.rows([name.strip() for name in column.split(",")], None if model is None else model.categories)
-    return table.texts(column) if kind == "text" else table.files(column)
+    if modality == "features":
+        return table.rows([name.strip() for name in column.split(",")], categories)
+    return table.texts(column) if modality == "text" else table.files(column)
 
 
-def column_for(model: "BaseLabelModel", role: str, given: str | None) -> str:
-    """The given column, or else the one that the model was trained on."""
-    column = given or model.columns.get(role) or ",".join(getattr(model, role, ()))  # a table's features
+def column_for(model: "BaseLabelModel", role: str, column: str | None) -> str:
+    """A column by its role: the one that the user names, or else the one that the model was trained on."""
+    features = ",".join(model.config.features) if role == model.modality == "features" else ""
+    column = column or model.columns.get(role) or features
     if not column:
         raise typer.BadParameter(f"the model does not record its column; pass --{role} COLUMN", param_hint=f"--{role}")
     return column
@@ -88,31 +94,25 @@ def separator_of(model: "BaseLabelModel") -> str:
 
 
 @contextmanager
-def row_errors(table: "Table", items: list[Any]) -> Iterator[None]:
-    """Report errors in the items of a table with the file and the row."""
-    with usage_errors("DATA"):
+def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
+    """Report errors in the items of a table with the file and the row; an image is named by its path."""
+    with usage_errors():
         try:
             yield
-        except ValueError as error:
-            raise ValueError(f"{_place(str(error), table, items)}{error}") from None
-
-
-def _place(message: str, table: "Table", items: list[Any]) -> str:
-    """The file and row that belong in front of a message about an item."""
-    if message.startswith("row "):
-        return f"{table.path}, "
-    paths = (row for row, item in enumerate(items, 1) if isinstance(item, Path) and message.startswith(f"{item}: "))
-    row = next(paths, None)
-    return "" if row is None else f"{table.path}, row {row}: "
+        except (TypeError, ValueError) as error:
+            message = str(error)
+            match = re.match(r"(?:item|row) (\d+): (.*)", message, re.DOTALL)
+            paths = (row for row, item in enumerate(items, 1) if message.startswith(f"{item}: "))
+            row = match[1] if match else next(paths, None)
+            if table is None or row is None:
+                raise
+            raise ValueError(f"{table.path}, row {row}: {match[2] if match else message}") from None
 
 
 def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:
     """Tell the user how many texts are truncated."""
-    if model.reads != "text":
-        return
-    long = model.truncated(items)
-    if long:
-        most = model.about()["max_tokens"]
+    if long := model.truncated(items):
+        most = model.metadata()["max_tokens"]
         typer.echo(
             f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"
             f" {long[0] + 1}",

@@ -1,16 +1,13 @@
 """``rsoftmax train``."""
 
 import hashlib
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from rsoftmax.cli.arguments import parameters, usage_errors
-from rsoftmax.cli.models import INPUTS, read_items, row_errors, warn_truncated
+from rsoftmax.cli.models import item_errors, read_items, register_sparse_attention, warn_truncated
 from rsoftmax.labels.models.card import count_of, share
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ def train(
         str | None,
         typer.Option(help="A folder or hub id of a text or image encoder. Default: MiniLM-L6 or ResNet-50."),
     ] = None,
-    average: Annotated[str, typer.Option(help="The F1 to optimize: micro, macro or samples.")] = "micro",
+    average: Annotated[Literal["micro", "macro", "samples"], typer.Option(help="The F1 to optimize.")] = "micro",
     finetune: Annotated[
         bool, typer.Option("--finetune", help="Fine-tune the encoder; rerun the command to resume an interrupted run.")
     ] = False,
@@ -58,7 +55,8 @@ def train(
         float | None, typer.Option(help="Guarantee this precision; needs --confidence, holds out a fifth of the rows.")
     ] = None,
     by: Annotated[
-        str, typer.Option(help="What is guaranteed: the mean over rows (samples), all entries (micro), or each label.")
+        Literal["samples", "micro", "label"],
+        typer.Option(help="What is guaranteed: the mean over rows (samples), all entries (micro), or each label."),
     ] = "samples",
     confidence: Annotated[
         float | None, typer.Option(help="The probability that the guarantee holds. Default: in expectation.")
@@ -70,168 +68,110 @@ def train(
     from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable
     from rsoftmax.labels.models.tables import read
 
-    kind, column = _one_input({"text": text, "image": image, "features": features})
-    _check_options(kind, encoder, average, finetune, epochs, max_tokens)
-    _check_training(kind, lr, validation, attention)
+    modality, column = _one_input({"text": text, "image": image, "features": features})
     parameter = parameters(context)
-    if parameter and attention is None:
-        raise typer.BadParameter(f"--{min(parameter)} needs --attention", param_hint="--attention")
-    guarantee = _guarantee(recall, precision, by, confidence)
-    settings: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
-    settings = {name: value for name, value in settings.items() if value is not None}
+    options: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
+    options = {name: value for name, value in options.items() if value is not None}
+    level: dict[str, Any] = {"recall": recall, "precision": precision, "confidence": confidence}
+    level = {name: value for name, value in level.items() if value is not None}
+    is_table, no_level = modality == "features", recall is None and precision is None
+    encoder_options = {"encoder": encoder, "finetune": finetune, "validation": validation, "attention": attention}
+    for name, is_unused, needed in (
+        *((f"--{name}", value and is_table, "--text or --image") for name, value in encoder_options.items()),
+        ("--max-tokens", max_tokens and modality != "text", "--text"),
+        ("--epochs", epochs is not None and not finetune, "--finetune"),
+        ("--by", by != "samples" and no_level, "--recall or --precision"),
+        ("--confidence", confidence is not None and no_level, "--recall or --precision"),
+        *((f"--{name}", attention is None, "--attention") for name in parameter),
+    ):
+        if is_unused:
+            raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
     with usage_errors("--out"):
-        check_writable(out, TABLE if kind == "features" else LABELS)
+        check_writable(out, TABLE if is_table else LABELS)
     with usage_errors("DATA"):
         table = read(data)
-        items, found = read_items(table, kind, column), table.labels(labels, separator)
-        names = _names(table, found, labels, separator)
-    columns = {kind: column, "labels": labels, "separator": separator}
-    if kind == "features":
-        with row_errors(table, items), _stoppable(False):
-            settings |= {"random_state": seed, "guarantee": guarantee}
-            model = _table_model(items, found, column, names, average, **settings)
-        model.columns.update(columns)
-        with usage_errors("--out"):
-            model.save(out)
-    else:
-        with usage_errors("--encoder"):
-            model = _label_model(encoder or ENCODERS[kind], kind, names, average, max_tokens)
-        if attention is not None:
-            with usage_errors("--attention"):
-                _set_attention(model, attention, parameter)
-        if validation is not None:
-            with usage_errors("--validation"):
-                held_out = read(validation)
-                settings["validation"] = read_items(held_out, kind, column), held_out.labels(labels, separator)
-        with row_errors(table, items):
+        items, y = read_items(table, modality, column), table.labels(labels, separator)
+        names = _names(table, y, labels, separator)
+    model = _new_model(modality, column, names, average, encoder, max_tokens)
+    if attention is not None:
+        with usage_errors("--attention"):
+            from rsoftmax.attention.transformers import set_attention
+
+            set_attention(model, attention, **parameter)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"random_state": seed, "verbose": True, "guarantee": level and {**level, "by": by}}
+    if validation is not None:
+        with usage_errors("--validation"):
+            held_out = read(validation)
+            settings["validation"] = read_items(held_out, modality, column), held_out.labels(labels, separator)
+    columns = {modality: column, "labels": labels, "separator": separator}
+    model.columns.update(columns)
+    if finetune:
+        choices = (columns, encoder, average, options, validation, attention, parameter, max_tokens, seed, level, by)
+        digest = hashlib.sha256(table.path.read_bytes() + repr(choices).encode()).hexdigest()[:12]
+        options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
+    try:
+        with item_errors(table, items):
             warn_truncated(model, items)
-        model.config.columns = columns
-        if finetune:
-            chosen = (columns, encoder, average, settings, attention, parameter, max_tokens, seed, guarantee)
-            settings["checkpoints"] = _checkpoints(out, table.path, *chosen)
-        with row_errors(table, items), _stoppable(finetune):
-            model.fit(items, found, finetune=finetune, seed=seed, guarantee=guarantee, **settings)
-        with usage_errors("--out"):
-            model.save_pretrained(out)
-        if finetune:
-            _remove(settings["checkpoints"])
+            model.fit(items, y, **settings, **_training(finetune, options))
+    except KeyboardInterrupt:
+        left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"
+        typer.echo(f"\nstopped: {left}", err=True)
+        raise typer.Exit(130) from None
+    with usage_errors("--out"):
+        model.save(out)
+    if finetune:
+        from rsoftmax.labels.models.finetuning import remove_checkpoints
+
+        remove_checkpoints(options["checkpoints"])
     _report(model, out, 0 if validation else len(items))
 
 
-def _one_input(given: dict[str, str | None]) -> tuple[str, str]:
-    """The one kind of input that was given, with its column."""
-    chosen = [(kind, column) for kind, column in given.items() if column is not None]
+def _one_input(columns: dict[str, str | None]) -> tuple[str, str]:
+    """The one modality whose column the user names, with this column."""
+    chosen = [(modality, column) for modality, column in columns.items() if column is not None]
     if len(chosen) != 1:
-        options = " or ".join(f"--{kind}" for kind in INPUTS)
+        options = " or ".join(f"--{modality}" for modality in columns)
         raise typer.BadParameter(f"pass exactly one of {options}", param_hint=options)
     return chosen[0]
 
 
-def _check_options(
-    kind: str, encoder: str | None, average: str, finetune: bool, epochs: float | None, max_tokens: int | None
-) -> None:
-    """Reject options that are invalid, or that would have no effect."""
-    from rsoftmax.labels.decoding import AVERAGES
-
-    if average not in AVERAGES:
-        raise typer.BadParameter(f"{average!r} is not one of {', '.join(AVERAGES)}", param_hint="--average")
-    if (finetune or encoder) and kind == "features":
-        raise typer.BadParameter("table rows have no encoder", param_hint="--encoder, --finetune")
-    if epochs is not None and not (finetune and 0 < epochs < math.inf):
-        raise typer.BadParameter("expected a number above 0, with --finetune only", param_hint="--epochs")
-    if max_tokens is not None and kind != "text":
-        raise typer.BadParameter("only texts have tokens", param_hint="--max-tokens")
-
-
-def _check_training(kind: str, lr: float | None, validation: Path | None, attention: str | None) -> None:
-    """Reject settings of training that are invalid, or that would have no effect."""
-    if lr is not None and not 0 < lr < math.inf:
-        raise typer.BadParameter(f"expected a number above 0, got {lr}", param_hint="--lr")
-    if kind == "features" and (validation or attention):
-        raise typer.BadParameter("only for texts and images", param_hint="--validation, --attention")
-
-
-def _guarantee(recall: float | None, precision: float | None, by: str, confidence: float | None) -> dict[str, Any]:
-    """What is guaranteed, checked; empty if nothing is."""
-    from typing import get_args
-
-    from rsoftmax.labels.risk_control import By
-
-    given = {"recall": recall, "precision": precision, "by": by, "confidence": confidence}
-    if recall is None and precision is None:
-        if (by, confidence) != ("samples", None):
-            raise typer.BadParameter("only with --recall or --precision", param_hint="--by, --confidence")
-        return {}
-    if recall is not None and precision is not None:
-        raise typer.BadParameter("pass only one of them", param_hint="--recall, --precision")
-    if by not in get_args(By):
-        raise typer.BadParameter(f"{by!r} is not one of {', '.join(get_args(By))}", param_hint="--by")
-    for name in ("recall", "precision", "confidence"):
-        if (value := given[name]) is not None and not 0 < value < 1:  # type: ignore[operator]
-            raise typer.BadParameter(f"expected a number between 0 and 1, got {value}", param_hint=f"--{name}")
-    if precision is not None and confidence is None:
-        raise typer.BadParameter("needs --confidence, such as 0.95", param_hint="--precision")
-    return given
-
-
-def _set_attention(model: Any, mapping: str, parameter: dict[str, Any]) -> None:
-    from rsoftmax.attention.transformers import set_attention
-
-    set_attention(model, mapping, **parameter)
-
-
-def _names(table: "Table", found: list[list[str]], column: str, separator: str) -> list[str]:
+def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> list[str]:
     """All labels; an error if there are none, or if the cells look as if they were not split."""
-    names = sorted({name for row in found for name in row})
+    names = sorted({name for labels in y for name in labels})
     if not names:
         raise ValueError(f"{table.path}: the column {column!r} contains no labels")
-    if len(names) > 20 and len(names) > len(found) / 2:
+    if len(names) > 20 and len(names) > len(y) / 2:
         raise ValueError(
-            f"{table.path}: the column {column!r} contains {len(names)} labels in {len(found)} rows, such as"
+            f"{table.path}: the column {column!r} contains {len(names)} labels in {len(y)} rows, such as"
             f" {names[0]!r}; is {separator!r} the separator?"
         )
     return names
 
 
-def _label_model(source: str, kind: str, names: list[str], average: str, max_tokens: int | None) -> Any:
-    from rsoftmax.labels.models.encoder_model import LabelModel
+def _new_model(
+    modality: str, column: str, names: list[str], average: Any, encoder: str | None, max_tokens: int | None
+) -> "BaseLabelModel":
+    from rsoftmax import labels
 
-    model = LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)  # type: ignore[arg-type]
-    if model.reads != kind:
-        raise ValueError(f"{source} encodes {model.reads}s; pass their column as --{model.reads}")
-    return model
-
-
-def _table_model(
-    items: list[Any], found: list[list[str]], column: str, names: list[str], average: str, **settings: Any
-) -> Any:
-    from rsoftmax.labels.models.table import TableModel
-
-    features = [name.strip() for name in column.split(",")]
-    return TableModel.fit(items, found, features, average, names=names, verbose=1, **settings)  # type: ignore[arg-type]
-
-
-def _checkpoints(out: Path, data: Path, *settings: Any) -> Path:
-    """The folder of the checkpoints: a different one for each combination of data and settings."""
-    digest = hashlib.sha256(data.read_bytes() + repr(settings).encode()).hexdigest()[:12]
-    return out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
+    if modality == "features":
+        with usage_errors("--features"):
+            return labels.TableModel([name.strip() for name in column.split(",")], names, average)
+    source = encoder or ENCODERS[modality]
+    with usage_errors("--encoder"):
+        register_sparse_attention()
+        model = labels.LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)
+        if model.modality != modality:
+            raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")
+        return model
 
 
-@contextmanager
-def _stoppable(resumable: bool) -> Iterator[None]:
-    """On Ctrl+C, exit with a message instead of a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        left = "rerun the command to resume from the last checkpoint" if resumable else "nothing was written"
-        typer.echo(f"\nstopped: {left}", err=True)
-        raise typer.Exit(130) from None
+def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of training as ``fit`` takes them."""
+    if finetune:
+        return {"finetune": True, **options}
+    from rsoftmax.labels import TrainingOptions
 
-
-def _remove(folder: Path) -> None:
-    from rsoftmax.labels.models.finetuning import remove_checkpoints
-
-    remove_checkpoints(folder)
+    return {"training": TrainingOptions(**options)}
 
 
 def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
@@ -243,6 +183,10 @@ def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
         lacking = len(scores.get("not_guaranteed", ()))
         exceptions = f", except for {count_of(lacking, 'label')} with too few rows" if lacking else ""
         typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
-    where = f"cross-validated on {rows} rows" if scores["rows"] == rows else f"on {scores['rows']} held-out rows"
+    where = (
+        f"cross-validated on {rows} rows"
+        if scores["num_samples"] == rows
+        else f"on {scores['num_samples']} held-out rows"
+    )
     typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; {where}:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

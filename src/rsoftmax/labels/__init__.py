@@ -18,7 +18,7 @@ any origin: :class:`PlattScaling` turns scores into calibrated log-odds, :func:`
 :func:`expected_f1_threshold` find the number of labels and the decision threshold, and :class:`Decoder` combines them.
 :func:`calibration_curve` compares predicted with observed frequencies.
 
-The table ``RULES`` holds the rules, the default first; each lists its mappings and losses.
+The table ``RULES`` lists the rules, the default first, with their mappings and losses; a rule of your own is one class.
 """
 
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.estimators.classifier import *  # noqa: F403
     from rsoftmax.labels.estimators.expected_f1 import *  # noqa: F403
     from rsoftmax.labels.estimators.features import *  # noqa: F403
+    from rsoftmax.labels.estimators.options import *  # noqa: F403
     from rsoftmax.labels.estimators.risk_control import *  # noqa: F403
     from rsoftmax.labels.evaluation import *  # noqa: F403
     from rsoftmax.labels.head import *  # noqa: F403
@@ -56,9 +57,10 @@ else:
             "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",
             "models.table": "TableModel",
-            "estimators.classifier": "PLAIN SparseLabelClassifier",
+            "estimators.classifier": "SparseLabelClassifier",
             "estimators.expected_f1": "ExpectedF1Classifier",
             "estimators.features": "Embedder",
+            "estimators.options": "PLAIN HeadOptions TrainingOptions",
             "estimators.risk_control": "RiskControlledClassifier",
         },
         extra="labels",

@@ -21,16 +21,16 @@ OUTLIER = 10.0  # spreads from the median
 class PlattScaling(nn.Module):
     r"""Maps scores to log-odds by one line per label, ``slope * u + offset`` with ``slope >= 0``.
 
-    .. math:: \min_{a \ge 0, b} \sum_{\text{rows}} \mathrm{BCE}(a v + b, y)
+    .. math:: \min_{a \ge 0, b} \sum_{\text{samples}} \mathrm{BCE}(a v + b, y)
               + \frac{\lambda}{2} \bigl((a - a_0)^2 + (b - b_0)^2\bigr)
 
     for each label, where ``v`` are the scores after one line for all labels together, fitted by Platt's method, so that
-    ``a_0 = 1, b_0 = 0``. Labels with few rows share that line, and a single label uses it unchanged. Scores are first
-    standardised, all together or label by label, whichever fits better, so their scale does not matter.
+    ``a_0 = 1, b_0 = 0``. Labels with few samples share that line, and a single label uses it unchanged. Scores are
+    first standardised, all together or label by label, whichever fits better, so their scale does not matter.
 
     Args:
         num_labels: the number of labels, K.
-        shrinkage: the strength lambda of the pull towards the common line; 1 has the effect of a few rows.
+        shrinkage: the strength lambda of the pull towards the common line; 1 has the effect of a few samples.
 
     Attributes:
         slope, offset: buffers [K], saved with the module; 1 and 0 before :meth:`fit`.
@@ -45,10 +45,10 @@ class PlattScaling(nn.Module):
         >>> scaling(torch.zeros(1, 2)).round(decimals=1)
         tensor([[-1., -1.]])
 
-    The order of rows within a label never changes: where the best slope would be negative it is 0. Labels that never or
-    always occur are pulled towards the common line, so their log-odds stay finite. Newton's method with a line search
-    converges for every label at once in a few steps of ``O(rows K)``; a label for which it does not converge uses the
-    common line, with a warning.
+    The order of samples within a label never changes: where the best slope would be negative it is 0. Labels that never
+    or always occur are pulled towards the common line, so their log-odds stay finite. Newton's method with a line
+    search converges for every label at once in a few steps of ``O(samples K)``; a label for which it does not converge
+    uses the common line, with a warning.
 
     Reference: Platt, Probabilistic outputs for support vector machines (1999); Lin et al., A note on Platt's
     probabilistic outputs for support vector machines (2007), for the line search.
@@ -71,51 +71,55 @@ class PlattScaling(nn.Module):
         self.offset.zero_()
 
     @torch.no_grad()
-    def fit(self, u: Tensor, y: Tensor, weight: Tensor | None = None) -> Self:
-        """Fit the lines.
+    def fit(self, scores: Tensor, y: Tensor, weight: Tensor | None = None) -> Self:
+        """Fit the lines; entries with NaN are ignored.
 
         Args:
-            u: scores [rows, K] of held-out rows, finite; NaN where there is no score.
-            y: labels [rows, K], 0 or 1; NaN where unknown.
-            weight: weights of the rows, [rows, 1], or of the entries, [rows, K].
-
-        Entries with NaN are ignored.
+            scores: [samples, K], of held-out samples, finite; NaN where there is no score.
+            y: labels [samples, K], 0 or 1; NaN where unknown.
+            weight: weights of the samples, [samples, 1], or of the entries, [samples, K].
         """
-        _check_scores(u, y, len(self.slope))
-        weight = torch.ones(len(u), 1, device=u.device) if weight is None else weight
-        step = max(-(-u.numel() // SAMPLE), 1)
-        some = u[::step], y[::step], weight[::step]
-        sample = _Regressions.of_known(*some)
-        if len(self.slope) == 1:
-            common = _fit_common(sample, *sample.scale(together=True))
+        num_labels = len(self.slope)
+        if scores.shape != y.shape or scores.ndim != 2 or scores.shape[1] != num_labels:
+            shapes = f"{[*scores.shape]} and {[*y.shape]}"
+            raise ValueError(f"PlattScaling: scores and y must be [samples, {num_labels}], got shapes {shapes}")
+        if scores.isinf().any():
+            raise ValueError("PlattScaling: scores contain inf; clip probabilities of 0 and 1 before taking log-odds")
+        weight = (scores.new_ones(1, 1) if weight is None else weight).expand_as(scores)
+        step = max(-(-scores.numel() // SAMPLE), 1)
+        sample = scores[::step], y[::step], weight[::step]
+        problem = _Regressions.of_known(*sample)
+        if num_labels == 1:
+            common = _fit_common(problem, together=True)
             lines = common.lines(common.prior)
         else:
-            scales = (_fit_common(sample, *sample.scale(together)) for together in (True, False))
-            best, common = min(((self._fit_labels(*some, line), line) for line in scales), key=lambda fit: fit[0].loss)
-            best = best if step == 1 else self._fit_labels(u, y, weight, common)
-            lines = best.lines
-            if best.failed:
-                _warn_not_converged(f"for {best.failed} labels, which use the line of all labels together")
+            commons = [_fit_common(problem, together) for together in (True, False)]
+            fits = [self._fit_labels(*sample, common) for common in commons]
+            best = min((0, 1), key=lambda i: fits[i].loss)
+            fit = fits[best] if step == 1 else self._fit_labels(scores, y, weight, commons[best])
+            lines = fit.lines
+            if fit.failed:
+                _warn_not_converged(f"for {fit.failed} labels, which use the line of all labels together")
         self.slope.copy_(lines[0])
         self.offset.copy_(lines[1])
         return self
 
     def _fit_labels(self, u: Tensor, y: Tensor, weight: Tensor, common: "_Common") -> "_Fit":
-        """Fit a line to each label."""
-        found, total, failed = [], 0.0, 0
+        """Fit a line to each label, as many labels at once as fit into memory."""
+        fits = []
         for columns in torch.arange(u.shape[1], device=u.device).split(max(CHUNK // max(len(u), 1), 1)):
-            part, weights = common.take(columns), weight if weight.shape[1] == 1 else weight[:, columns]
-            labels = part.apply(_Regressions.of_known(u[:, columns], y[:, columns], weights), self.shrinkage)
-            lines, converged = _minimise(labels)
-            lines = lines.where(converged, common.prior)
-            found.append(part.lines(lines))
-            total += float(labels.loss(lines).nan_to_num(nan=torch.inf).sum())
-            failed += int((~converged).sum())
-        return _Fit(torch.cat(found, -1), total, failed)
+            part = _Common(common.slope[columns], common.offset[columns], common.prior)
+            problem = _Regressions.of_known(u[:, columns], y[:, columns], weight[:, columns])
+            problem = problem._replace(u=part.slope * problem.u + part.offset, prior=part.prior, ridge=self.shrinkage)
+            lines, converged = _minimise(problem)
+            lines = lines.where(converged, part.prior)
+            loss = float(problem.loss(lines).nan_to_num(nan=torch.inf).sum())
+            fits.append(_Fit(part.lines(lines), loss, int((~converged).sum())))
+        return _Fit(torch.cat([fit.lines for fit in fits], -1), sum(f.loss for f in fits), sum(f.failed for f in fits))
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, scores: Tensor) -> Tensor:
         """Map scores [..., K] to log-odds."""
-        return self.slope.to(u.dtype) * u + self.offset.to(u.dtype)
+        return self.slope.to(scores.dtype) * scores + self.offset.to(scores.dtype)
 
     def extra_repr(self) -> str:
         """The settings shown by ``repr``."""
@@ -134,7 +138,7 @@ class _Regressions(NamedTuple):
     """One logistic regression per column: BCE of ``slope * u + offset``, pulled towards a prior line.
 
     Attributes:
-        u, y, weight: scores, targets and weights, float64 [rows, K].
+        u, y, weight: scores, targets and weights, float64 [samples, K].
         prior: slope and offset [2, 1].
         ridge: the strength of the pull.
     """
@@ -149,7 +153,7 @@ class _Regressions(NamedTuple):
     def of_known(cls, u: Tensor, y: Tensor, weight: Tensor) -> Self:
         """With a weight of 0 where the score or the label is NaN."""
         known = ~u.isnan() & ~y.isnan()
-        u, y, weight = (entries.double().where(known, 0) for entries in (u, y, weight.expand_as(u)))
+        u, y, weight = (entries.double().where(known, 0) for entries in (u, y, weight))
         return cls(u, y, weight, u.new_zeros(2, 1))
 
     def take(self, columns: Tensor) -> Self:
@@ -161,8 +165,8 @@ class _Regressions(NamedTuple):
         u = self.u.where(self.weight > 0, torch.nan)
         u = u.reshape(-1, 1) if together else u
         ordered, count = u.sort(0).values, (~u.isnan()).sum(0, keepdim=True)  # NaN comes last
-        places = (torch.tensor([[0.25], [0.5], [0.75]], device=u.device) * (count - 1)).long().clamp(min=0)
-        low, middle, high = ordered.gather(0, places).nan_to_num() if len(u) else u.new_zeros(3, 1)
+        index = (torch.tensor([[0.25], [0.5], [0.75]], device=u.device) * (count - 1)).long().clamp(min=0)
+        low, middle, high = ordered.gather(0, index).nan_to_num() if len(u) else u.new_zeros(3, 1)
         spread = (high - low) / 1.35
         spread = spread.where(spread > 0, (u - middle).nan_to_num().square().mean(0).sqrt())
         spread = spread.where(spread > 0, 1).clamp(min=NARROWEST)
@@ -198,23 +202,16 @@ class _Common(NamedTuple):
     offset: Tensor
     prior: Tensor
 
-    def take(self, columns: Tensor) -> "_Common":
-        """The line for some labels."""
-        return _Common(self.slope[columns], self.offset[columns], self.prior)
-
-    def apply(self, problem: _Regressions, ridge: float) -> _Regressions:
-        """The regressions on the mapped scores, pulled towards the common line."""
-        return problem._replace(u=self.slope * problem.u + self.offset, prior=self.prior, ridge=ridge)
-
     def lines(self, lines: Tensor) -> Tensor:
         """Lines [2, K] on mapped scores as lines on the scores themselves."""
         return torch.stack([lines[0] * self.slope, lines[0] * self.offset + lines[1]])
 
 
-def _fit_common(sample: _Regressions, center: Tensor, spread: Tensor) -> _Common:
-    """Fit one line to the standardised scores of all labels."""
-    counted = sample.weight > 0
-    v, y, weight = (part[counted][:, None] for part in ((sample.u - center) / spread, sample.y, sample.weight))
+def _fit_common(problem: _Regressions, together: bool) -> _Common:
+    """Fit one line to the scores of all labels, standardised together or label by label."""
+    center, spread = problem.scale(together)
+    known = problem.weight > 0
+    v, y, weight = (part[known][:, None] for part in ((problem.u - center) / spread, problem.y, problem.weight))
     line = _platt(_Regressions(v, y, weight, v.new_zeros(2, 1)))
     unit = line[0].clamp(min=1)
     prior = torch.stack([line[0] / unit, line[1] * (1 - line[0] / unit)])
@@ -231,11 +228,11 @@ def _platt(problem: _Regressions) -> Tensor:
     smooth = torch.where(problem.y == 1, (positive + 1) / (positive + 2), 1 / (total - positive + 2))
     clipped = problem.u.clamp(-OUTLIER, OUTLIER)
     fits = [_minimise(problem._replace(u=u, y=smooth)) for u in (problem.u, clipped)]
-    found = [line for line, converged in fits if converged and problem.loss(line).isfinite()]
-    if not found:
+    lines = [line for line, converged in fits if converged and problem.loss(line).isfinite()]
+    if not lines:
         _warn_not_converged("for all labels together; their slope is one standard deviation")
         return torch.stack([torch.ones_like(total)[None], ((positive + 1) / (total + 2)).logit()[None]])
-    return min(found, key=lambda line: float(problem.loss(line)))
+    return min(lines, key=lambda line: float(problem.loss(line)))
 
 
 def _minimise(problem: _Regressions) -> tuple[Tensor, Tensor]:
@@ -253,19 +250,19 @@ def _minimise(problem: _Regressions) -> tuple[Tensor, Tensor]:
 
 
 def _descend(problem: _Regressions, lines: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Newton's method with a line search; columns that have converged are left alone."""
-    lines, converged, left = lines.clone(), torch.zeros_like(flat), torch.arange(lines.shape[1], device=lines.device)
+    """Newton's method with a line search; columns that have converged do not change."""
+    lines, converged, active = lines.clone(), torch.zeros_like(flat), torch.arange(lines.shape[1], device=lines.device)
     for _ in range(STEPS):
-        loss = problem.loss(lines[:, left])
-        step, decrease = problem.newton(lines[:, left], flat[left])
+        loss = problem.loss(lines[:, active])
+        step, decrease = problem.newton(lines[:, active], flat[active])
         done = decrease <= TOLERANCE * (1 + loss)
         if done.any():
-            converged[left[done]] = True
-            problem, left = problem.take(~done), left[~done]
+            converged[active[done]] = True
+            problem, active = problem.take(~done), active[~done]
             step, loss, decrease = step[:, ~done], loss[~done], decrease[~done]
-        if not len(left):
+        if not len(active):
             break
-        lines[:, left] = _search(problem, lines[:, left], step, loss, decrease)
+        lines[:, active] = _search(problem, lines[:, active], step, loss, decrease)
     return lines, converged
 
 
@@ -287,10 +284,3 @@ def _warn_not_converged(which: str) -> None:
         RuntimeWarning,
         stacklevel=4,
     )
-
-
-def _check_scores(u: Tensor, y: Tensor, labels: int) -> None:
-    if u.shape != y.shape or u.ndim != 2 or u.shape[1] != labels:
-        raise ValueError(f"PlattScaling: u and y must be [rows, {labels}], got shapes {[*u.shape]} and {[*y.shape]}")
-    if u.isinf().any():
-        raise ValueError("PlattScaling: u holds inf; clip probabilities of 0 and 1 before taking log-odds")

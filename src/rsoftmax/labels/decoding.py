@@ -4,7 +4,7 @@ The F-measure of a prediction is replaced by a ratio of expectations. With margi
 
 .. math:: F_\\beta = \\frac{(1 + \\beta^2) \\sum_{\\text{predicted}} \\pi}{n + \\beta^2 \\sum \\pi}
 
-The best set of any size holds the highest marginals: those above ``F / (1 + beta^2)``, where F is the best value.
+The best set of any size has the highest marginals: those above ``F / (1 + beta^2)``, where F is the best value.
 """
 
 import math
@@ -36,6 +36,7 @@ __all__ = [
 
 Average = Literal["micro", "macro", "samples"]
 AVERAGES: tuple[Average, ...] = get_args(Average)
+DIMS: dict[str, tuple[int, ...]] = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}  # that an average sums over
 TINY = torch.finfo(torch.float32).tiny  # 0 / TINY = 0: the ratio of an empty sum
 
 
@@ -44,10 +45,10 @@ class DecoderOptions(TypedDict, total=False):
 
     Attributes:
         average: the F-measure to maximise. "micro": one threshold for all entries; "macro": one per label; "samples":
-            the number of labels is chosen row by row.
+            the number of labels is chosen sample by sample.
         beta: recall is weighted beta times as much as precision.
-        min_labels: the minimum number of labels per row.
-        max_labels: the maximum number of labels per row; None: K.
+        min_labels: the minimum number of labels per sample.
+        max_labels: the maximum number of labels per sample; None: K.
     """
 
     average: Average
@@ -60,17 +61,23 @@ DEFAULTS: DecoderOptions = {"average": "micro", "beta": 1.0, "min_labels": 0, "m
 
 
 def expected_f1_count(
-    u: Tensor, none: Tensor | None = None, *, beta: float = 1.0, min_labels: int = 0, max_labels: int | None = None
+    log_odds: Tensor,
+    no_label: Tensor | None = None,
+    *,
+    beta: float = 1.0,
+    min_labels: int = 0,
+    max_labels: int | None = None,
 ) -> Tensor:
-    r"""Return the number of labels with the highest expected F-measure for each row.
+    r"""Return the number of labels with the highest expected F-measure for each sample.
 
     .. math:: k^* = \arg\max_k F(k), \qquad
               F(k) = \frac{(1 + \beta^2) \sum_{i \le k} \pi_i}{k + \beta^2 \sum_i \pi_i}, \qquad
-              F(0) = \mathrm{sigmoid}(\mathrm{none}), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
+              F(0) = P(\text{no label}), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
 
     Args:
-        u: log-odds of the labels, [..., K].
-        none: log-odds that the row has no label, [..., 1]. Default: labels are independent, F(0) = prod(1 - pi).
+        log_odds: u, of the labels, [..., K].
+        no_label: log-odds that the sample has no label, [..., 1]. Default: labels are independent,
+            F(0) = prod(1 - pi).
         beta: recall is weighted beta times as much as precision.
         min_labels: the smallest number allowed.
         max_labels: the largest number allowed; None: K.
@@ -79,56 +86,56 @@ def expected_f1_count(
         k, [..., 1], int64.
 
     Example:
-        >>> u = torch.tensor([[3.0, -0.3, -3.0], [-4.0, -3.0, -5.0]])
-        >>> expected_f1_count(u)
+        >>> log_odds = torch.tensor([[3.0, -0.3, -3.0], [-4.0, -3.0, -5.0]])
+        >>> expected_f1_count(log_odds)
         tensor([[2],
                 [0]])
-        >>> expected_f1_count(u, min_labels=1, max_labels=1)
+        >>> expected_f1_count(log_odds, min_labels=1, max_labels=1)
         tensor([[1],
                 [1]])
 
     Computing the expectation of the ratio itself would take ``O(K^2)`` or more. The F-measure of an empty prediction is
-    1 if the row has no label and 0 otherwise, so F(0) is the probability that it has none.
+    1 if the sample has no label and 0 otherwise, so F(0) is the probability of no label.
 
     Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
     """
-    check_beta(beta)
-    u = u.detach().to(exact(u)).sort(-1, descending=True).values
+    check_options("micro", beta)
+    u = log_odds.detach().to(exact(log_odds)).sort(-1, descending=True).values
     pi, k = u.sigmoid(), torch.arange(1, u.shape[-1] + 1, device=u.device)
-    some = (1 + beta**2) * pi.cumsum(-1) / (k + beta**2 * pi.sum(-1, keepdim=True))
-    empty = (log_odds_of_no_label(u) if none is None else none.detach().to(u.dtype)).sigmoid()
-    allowed = torch.cat([empty, some], -1)[..., min_labels : None if max_labels is None else max_labels + 1]
+    f_of_k = f_measure(pi.cumsum(-1), k, pi.sum(-1, keepdim=True), beta)
+    f_of_0 = (log_odds_of_no_label(u) if no_label is None else no_label.detach().to(u.dtype)).sigmoid()
+    allowed = torch.cat([f_of_0, f_of_k], -1)[..., min_labels : None if max_labels is None else max_labels + 1]
     return min_labels + allowed.argmax(-1, keepdim=True)
 
 
 def expected_f1_threshold(
-    u: Tensor,
+    log_odds: Tensor,
     average: Average = "micro",
     *,
     beta: float = 1.0,
     weight: Tensor | None = None,
     tail: float | Tensor = 0.0,
 ) -> Tensor:
-    r"""Return the decision threshold that maximises the expected F-measure of many rows, from log-odds alone.
+    r"""Return the decision threshold that maximises the expected F-measure of many samples, from log-odds alone.
 
     .. math:: c^* = \mathrm{logit}\left(\frac{F^*}{1 + \beta^2}\right), \qquad
               F^* = \max_c \frac{(1 + \beta^2) \sum_{u > c} \pi}{\#\{u > c\} + \beta^2 \sum \pi}, \qquad
               \pi = \mathrm{sigmoid}(u)
 
     Args:
-        u: log-odds of the labels, [rows, K]; calibrated, and of held-out rows.
+        log_odds: u, of the labels, [samples, K]; calibrated, and of held-out samples.
         average: "micro": one threshold, from all entries. "macro": one per label, from its column. "samples": one per
-            row, which is :func:`expected_f1_count` without the empty prediction.
+            sample, which is :func:`expected_f1_count` without the empty prediction.
         beta: recall is weighted beta times as much as precision.
-        weight: weights of the rows, [rows, 1], or of the entries, [rows, K].
-        tail: the expected number of positive entries that u leaves out; broadcasts to the thresholds.
+        weight: weights of the samples, [samples, 1], or of the entries, [samples, K].
+        tail: the expected number of positive entries that are left out; broadcasts to the thresholds.
 
     Returns:
-        The thresholds as log-odds, float64: [1, 1] for "micro", [1, K] for "macro", [rows, 1] for "samples". Entries
+        The thresholds as log-odds, float64: [1, 1] for "micro", [1, K] for "macro", [samples, 1] for "samples". Entries
         with ``u > threshold`` are predicted.
 
     Raises:
-        ValueError: u holds NaN.
+        ValueError: the log-odds contain NaN.
 
     Example:
         >>> u = torch.tensor([[2.0, -1.0], [1.0, -2.0], [-1.0, -3.0]])
@@ -141,122 +148,111 @@ def expected_f1_threshold(
                 [ True, False],
                 [False, False]])
 
-    F rises to its maximum in a few iterations of ``F -> ratio of the entries above F / (1 + beta^2)``, each
-    ``O(rows K)``. Marginals are compared relative to the largest one, so the threshold is right where all of them
-    underflow. If all log-odds are ``-inf``, so is the threshold, and nothing lies above it;
-    if all weights are 0, it is 0.
+    Marginals are compared relative to the largest one, so the threshold is right where all of them underflow. If all
+    log-odds are ``-inf``, so is the threshold, and nothing lies above it; if all weights are 0, it is 0.
 
     References: Lipton et al. (2014), for the threshold at half of the best F1; Dinkelbach, On nonlinear fractional
     programming (1967), for the iteration.
     """
-    check_average(average)
-    check_beta(beta)
-    if u.isnan().any():
+    check_options(average, beta)
+    if log_odds.isnan().any():
         raise ValueError(
-            f"expected_f1_threshold: u of shape {[*u.shape]} holds NaN; drop these rows, or set NaN to 0 with weight 0"
+            f"expected_f1_threshold: log-odds of shape {[*log_odds.shape]} contain NaN; drop these samples, or set NaN"
+            " to 0 with weight 0"
         )
-    u = u.detach().to(exact(u))
-    dims = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}[average]
+    u, dims = log_odds.detach().to(exact(log_odds)), DIMS[average]
     weight = torch.ones_like(u) if weight is None else weight.to(u).expand_as(u)
-    log_pi = F.logsigmoid(u).where(weight > 0, -torch.inf)
-    log_top = log_pi.amax(dims, keepdim=True).clamp(min=torch.finfo(u.dtype).min)
-    pi = (log_pi - log_top).exp()  # relative to the largest
-    expected = beta**2 * (log_top.exp() * (weight * pi).sum(dims, keepdim=True) + tail)
-    share = maximise_ratio(pi, weight, expected, lambda values: values.sum(dims, keepdim=True))
-    u = u.where(weight > 0, -torch.inf)
-    top = u.amax(dims, keepdim=True)
-    second = u.where(u < top, -torch.inf).amax(dims, keepdim=True)
-    return threshold_at(share, log_top, top, second).where((weight > 0).any(dims, keepdim=True), 0)
+    groups = Groups(lambda x: x.sum(dims, keepdim=True), lambda x: x.amax(dims, keepdim=True), lambda x: x)
+    return groups.thresholds(u, weight, beta, tail).where((weight > 0).any(dims, keepdim=True), 0)
 
 
-def maximise_ratio(
-    pi: Tensor,
-    weight: Tensor,
-    expected: Tensor,
-    total: Callable[[Tensor], Tensor],
-    spread: Callable[[Tensor], Tensor] = lambda share: share,
-) -> Tensor:
-    """Maximise the sum of the highest ``pi`` over their number plus ``expected``, by Dinkelbach's method.
+class Groups(NamedTuple):
+    """How entries form groups with a threshold each: dimensions of a matrix, or labels of sparse entries.
 
-    Args:
-        pi: marginals of the entries.
-        weight: their weights.
-        expected: one value per group of entries.
-        total: sums entries by group.
+    Attributes:
+        total: the sum of the entries of each group.
+        top: their maximum.
         spread: gives each entry the value of its group.
-
-    Returns:
-        The largest ratio of each group; entries above it attain it.
     """
-    share = torch.zeros_like(expected)
-    while True:
-        above = weight * (pi > spread(share))
-        ratio = total(above * pi) / (total(above) + expected).clamp(min=TINY)
-        if not (ratio > share).any():
-            return share
-        share = share.maximum(ratio)
+
+    total: Callable[[Tensor], Tensor]
+    top: Callable[[Tensor], Tensor]
+    spread: Callable[[Tensor], Tensor]
+
+    def thresholds(self, u: Tensor, weight: Tensor, beta: float, tail: float | Tensor) -> Tensor:
+        """The threshold of each group as log-odds; see :func:`expected_f1_threshold`.
+
+        It lies below the highest log-odds even where rounding would move it there: the best set is never empty.
+        """
+        log_pi = F.logsigmoid(u).where(weight > 0, -torch.inf)
+        log_top = self.top(log_pi).clamp(min=torch.finfo(u.dtype).min)
+        pi = (log_pi - self.spread(log_top)).exp()  # relative to the largest
+        expected = beta**2 * (log_top.exp() * self.total(weight * pi) + tail)
+        log_share = self._best_ratio(pi, weight, expected).log() + log_top  # of F / (1 + beta^2)
+        threshold = log_share - torch.log1p(-log_share.exp())
+        u = u.where(weight > 0, -torch.inf)
+        top = self.top(u)
+        second = self.top(u.where(u < self.spread(top), -torch.inf))
+        return threshold.where(threshold < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
+
+    def _best_ratio(self, pi: Tensor, weight: Tensor, expected: Tensor) -> Tensor:
+        """The sum of the highest ``pi`` over their number plus ``expected``, maximised by Dinkelbach's method."""
+        best = torch.zeros_like(expected)
+        while True:
+            above = weight * (pi > self.spread(best))
+            ratio = self.total(above * pi) / (self.total(above) + expected).clamp(min=TINY)
+            if not (ratio > best).any():
+                return best
+            best = best.maximum(ratio)
 
 
-def threshold_at(share: Tensor, log_top: Tensor, top: Tensor, second: Tensor) -> Tensor:
-    """The threshold at the marginal ``share * exp(log_top)``, as log-odds.
-
-    It lies below the highest log-odds even where rounding would move it there: the best set is never empty.
-
-    Args:
-        share: the best ratio of :func:`maximise_ratio`.
-        log_top: the logarithm of the unit of ``share``, the highest marginal.
-        top, second: the two highest log-odds.
-    """
-    log_share = share.log() + log_top  # of F / (1 + beta^2)
-    threshold = log_share - torch.log1p(-log_share.exp())
-    return threshold.where(threshold < top, second.where(second.isfinite(), top - top.abs().clamp(min=1) / 2))
-
-
-def expected_f1(pi: Tensor, predicted: Tensor, average: Average = "micro", *, beta: float = 1.0) -> float:
+def expected_f1(marginals: Tensor, predicted: Tensor, average: Average = "micro", *, beta: float = 1.0) -> float:
     r"""Return the expected F-measure of a prediction under marginals: a ratio of expectations, without labels.
 
     .. math:: \frac{(1 + \beta^2) \sum_{\text{predicted}} \pi}{\#\text{predicted} + \beta^2 \sum \pi}
 
-    over all entries ("micro"), or averaged over labels ("macro") or rows ("samples"). A row without predicted labels
-    contributes the probability that it has none, for independent labels.
+    over all entries ("micro"), or averaged over labels ("macro") or samples ("samples"). A sample without predicted
+    labels contributes the probability of no label, for independent labels.
 
     Args:
-        pi: calibrated marginals [rows, K].
-        predicted: bool [rows, K].
+        marginals: pi, calibrated, [samples, K].
+        predicted: bool [samples, K].
         average: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
 
     Example:
-        >>> pi = torch.tensor([[0.9, 0.2], [0.6, 0.7]])
-        >>> round(expected_f1(pi, pi > 0.5), 3)
+        >>> marginals = torch.tensor([[0.9, 0.2], [0.6, 0.7]])
+        >>> round(expected_f1(marginals, marginals > 0.5), 3)
         0.815
     """
-    check_average(average)
-    check_beta(beta)
-    pi = pi.to(exact(pi))
-    dims = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}[average]
-    size = predicted.sum(dims) + beta**2 * pi.sum(dims)
-    score = (1 + beta**2) * (pi * predicted).sum(dims) / size.clamp(min=TINY)
+    check_options(average, beta)
+    pi, dims = marginals.to(exact(marginals)), DIMS[average]
+    score = f_measure((pi * predicted).sum(dims), predicted.sum(dims), pi.sum(dims).clamp(min=TINY), beta)
     if average == "samples":
         score = torch.where(predicted.any(-1), score, (1 - pi).prod(-1))
     return float(score.mean())
 
 
-def log_odds_of_no_label(u: Tensor) -> Tensor:
-    """Return the log-odds that a row of independent labels has none, ``logit(prod(1 - pi))``, [..., 1]."""
-    log_p = -F.softplus(u).sum(-1, keepdim=True)
+def f_measure(correct: Tensor, predicted: Tensor, positive: Tensor, beta: float) -> Tensor:
+    """The F-measure from numbers of correct, predicted and positive entries."""
+    return (1 + beta**2) * correct / (predicted + beta**2 * positive)
+
+
+def log_odds_of_no_label(log_odds: Tensor) -> Tensor:
+    """Return the log-odds that a sample of independent labels has none, ``logit(prod(1 - pi))``, [..., 1]."""
+    log_p = -F.softplus(log_odds).sum(-1, keepdim=True)
     return log_p - torch.log(-torch.expm1(log_p))
 
 
-def keep_count(z: Tensor, k: Tensor) -> Tensor:
+def keep_count(logits: Tensor, k: Tensor) -> Tensor:
     """Apply r-softmax that keeps k labels: ``r = 1 - k/K``; all entries are zero where ``k = 0``.
 
     Args:
-        z: logits [..., K].
+        logits: [..., K].
         k: numbers of labels from 0 to K, integers [..., 1].
 
     Returns:
-        Probabilities [..., K], exactly k of them non-zero, even with ties or where weights underflow. A row with NaN
+        Probabilities [..., K], exactly k of them non-zero, even with ties or where weights underflow. A sample with NaN
         stays NaN, even where k = 0.
 
     Example:
@@ -264,23 +260,23 @@ def keep_count(z: Tensor, k: Tensor) -> Tensor:
         tensor([[0.9158, 0.0842, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
     """
-    has_nan = z.isnan().any(-1, keepdim=True)  # zeros would read as "no label"
-    p = r_softmax(z, rate_of_count(k, z), mask=(k > 0) | has_nan)
+    has_nan = logits.isnan().any(-1, keepdim=True)  # zeros would read as "no label"
+    p = r_softmax(logits, rate_of_count(k, logits), mask=(k > 0) | has_nan)
     if all_or_none(p.count_nonzero(-1).unsqueeze(-1) == k):
         return p
-    labels = best_labels(z, k)
-    kept = _kept(p, labels) * labels
-    return p.where(has_nan, kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny))
+    labels = best_labels(logits, k)
+    exactly_k = _at_least_tiny(p, labels) * labels
+    return p.where(has_nan, exactly_k / exactly_k.sum(-1, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny))
 
 
-def keep_above(z: Tensor, theta: Tensor) -> Tensor:
+def keep_above(logits: Tensor, threshold: Tensor) -> Tensor:
     r"""Apply t-softmax that keeps the labels above a threshold: ``t = max(z) - theta``; zeros if all lie below.
 
     .. math:: p_i = w_i e^{z_i} / \sum_j w_j e^{z_j}, \qquad w_i = [z_i - \theta]_+
 
     Args:
-        z: logits [..., K].
-        theta: the threshold; broadcasts to [..., 1].
+        logits: z, [..., K].
+        threshold: theta; broadcasts to [..., 1].
 
     Returns:
         Probabilities [..., K], non-zero where ``z > theta``, even where they underflow.
@@ -290,19 +286,19 @@ def keep_above(z: Tensor, theta: Tensor) -> Tensor:
         tensor([[0.8446, 0.1554, 0.0000],
                 [0.0000, 0.0000, 0.0000]])
     """
-    return _kept(weighted_softmax(z, F.relu(z - theta)), z > theta)
+    return _at_least_tiny(weighted_softmax(logits, F.relu(logits - threshold)), logits > threshold)
 
 
-def _kept(p: Tensor, labels: Tensor) -> Tensor:
-    """Probabilities of which those of the labels are not zero, but at least the smallest normal number."""
+def _at_least_tiny(p: Tensor, labels: Tensor) -> Tensor:
+    """Probabilities in which zeros of the labels are replaced by the smallest normal number."""
     return p.where(~labels | (p != 0), torch.finfo(p.dtype).tiny)
 
 
-def best_labels(u: Tensor, k: Tensor) -> Tensor:
-    """Return the k highest entries of each row as bool [..., K]; exactly k, even with ties.
+def best_labels(scores: Tensor, k: Tensor) -> Tensor:
+    """Return the k highest entries of each sample as bool [..., K]; exactly k, even with ties.
 
     Args:
-        u: scores [..., K].
+        scores: [..., K].
         k: numbers of labels, [..., 1].
 
     Example:
@@ -311,14 +307,14 @@ def best_labels(u: Tensor, k: Tensor) -> Tensor:
                 [False, False, False]])
     """
     stable = {} if is_exporting() else {"stable": True}  # ONNX's sort always is
-    ranks = u.argsort(dim=-1, descending=True, **stable).argsort(-1)
+    ranks = scores.argsort(dim=-1, descending=True, **stable).argsort(-1)
     return ranks.lt(k)
 
 
-def rate_of_count(k: Tensor, z: Tensor) -> Tensor:
-    """The rate of zeros that leaves k of the K entries of ``z``: ``r = 1 - k/K``, exact for every k."""
-    labels = z.shape[-1]
-    return (labels - k).to(exact(z)) / labels
+def rate_of_count(k: Tensor, logits: Tensor) -> Tensor:
+    """The rate of zeros that leaves k of the K entries of the logits: ``r = 1 - k/K``, exact for every k."""
+    num_labels = logits.shape[-1]
+    return (num_labels - k).to(exact(logits)) / num_labels
 
 
 class Decoded(NamedTuple):
@@ -346,7 +342,7 @@ class Decoder(nn.Module):
     Args:
         num_labels: the number of labels, K.
         average, beta, min_labels, max_labels: see :class:`DecoderOptions`. ``min_labels=k, max_labels=k`` predicts the
-            k best labels of every row.
+            k best labels of every sample.
 
     Attributes:
         calibration, no_label: the :class:`PlattScaling` of the labels and of "no label".
@@ -355,9 +351,9 @@ class Decoder(nn.Module):
 
     Example:
         >>> _ = torch.manual_seed(0)
-        >>> u = torch.randn(500, 3) - 1.5
-        >>> y = torch.rand(500, 3) < (2 * u).sigmoid()
-        >>> decoder = Decoder(3).fit(u, y)
+        >>> scores = torch.randn(500, 3) - 1.5
+        >>> y = torch.rand(500, 3) < (2 * scores).sigmoid()
+        >>> decoder = Decoder(3).fit(scores, y)
         >>> decoder.threshold.sigmoid().round(decimals=1)
         tensor([0.3000])
         >>> decoder(torch.tensor([[0.1, -0.2, -2.0]])).labels
@@ -377,9 +373,12 @@ class Decoder(nn.Module):
         max_labels: int | None = None,
     ) -> None:
         super().__init__()
-        check_average(average)
-        check_beta(beta)
-        _check_bounds(min_labels, max_labels, num_labels)
+        check_options(average, beta)
+        if not 0 <= min_labels <= (num_labels if max_labels is None else max_labels) <= num_labels:
+            raise ValueError(
+                f"expected F1: 0 <= min_labels <= max_labels <= {num_labels} (the number of labels) must hold,"
+                f" got min_labels={min_labels!r}, max_labels={max_labels!r}"
+            )
         self.average, self.beta, self.min_labels, self.max_labels = average, beta, min_labels, max_labels
         self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
         self.register_buffer("threshold", torch.zeros(num_labels if average == "macro" else 1))
@@ -393,9 +392,9 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def fit(
         self,
-        u: Tensor,
+        scores: Tensor,
         y: Tensor,
-        none: Tensor | None = None,
+        no_label: Tensor | None = None,
         *,
         weight: Tensor | None = None,
         calibrate: bool = True,
@@ -403,68 +402,53 @@ class Decoder(nn.Module):
         """Fit calibration and thresholds.
 
         Args:
-            u: scores [rows, K] of held-out rows; NaN where there is no score.
-            y: labels [rows, K], 0 or 1; NaN where unknown.
-            none: scores [rows, 1] of "no label". Default: computed as for independent labels.
-            weight: weights of the rows, [rows, 1].
+            scores: [samples, K], of held-out samples; NaN where there is no score.
+            y: labels [samples, K], 0 or 1; NaN where unknown.
+            no_label: scores of "no label", [samples, 1]. Default: computed as for independent labels.
+            weight: weights of the samples, [samples, 1].
             calibrate: False takes the scores as log-odds and fits the thresholds only, which needs no labels.
         """
         if calibrate:
-            self.calibration.fit(u, y, weight)
-            self.no_label.fit(self._none(self.calibration(u)) if none is None else none, _is_empty(y), weight)
+            self.calibration.fit(scores, y, weight)
+            no_label = _no_label_score(self.calibration(scores)) if no_label is None else no_label
+            some = (y == 1).any(-1, keepdim=True)
+            empty = (~some).double().where(some | ~y.isnan().any(-1, keepdim=True), torch.nan)  # NaN: may have labels
+            self.no_label.fit(no_label, empty, weight)
         if self.average != "samples":
-            odds, known = self.calibration(u), ~u.isnan()
-            counted = known if weight is None else known * weight
-            threshold = expected_f1_threshold(odds.where(known, 0), self.average, beta=self.beta, weight=counted)[0]
+            log_odds, known = self.calibration(scores).where(~scores.isnan(), 0), ~scores.isnan()
+            weight = known if weight is None else known * weight
+            threshold = expected_f1_threshold(log_odds, self.average, beta=self.beta, weight=weight)[0]
             self.threshold.copy_(threshold.nan_to_num(neginf=0.0))
         return self
 
-    def forward(self, u: Tensor, none: Tensor | None = None) -> Decoded:
+    def forward(self, scores: Tensor, no_label: Tensor | None = None) -> Decoded:
         """Map scores [..., K], and of "no label" [..., 1], to labels."""
-        return self.decide(self.calibration(u), none)
+        return self.decide(self.calibration(scores), no_label)
 
-    def decide(self, odds: Tensor, none: Tensor | None = None) -> Decoded:
-        """Map calibrated log-odds [..., K] to labels."""
+    def decide(self, log_odds: Tensor, no_label: Tensor | None = None) -> Decoded:
+        """Map calibrated log-odds [..., K], and a score of "no label" [..., 1], to labels."""
         if self.average == "samples":
-            empty = self.no_label(self._none(odds) if none is None else none)
-            k = expected_f1_count(odds, empty, beta=self.beta, min_labels=self.min_labels, max_labels=self.max_labels)
-            return Decoded(odds, odds, k)
-        margin = odds - self.threshold.to(odds.dtype)
-        k = (margin > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels)
-        return Decoded(odds, margin, k)
+            empty = self.no_label(_no_label_score(log_odds) if no_label is None else no_label)
+            low, high = self.min_labels, self.max_labels
+            k = expected_f1_count(log_odds, empty, beta=self.beta, min_labels=low, max_labels=high)
+            return Decoded(log_odds, log_odds, k)
+        margins = log_odds - self.threshold.to(log_odds.dtype)
+        return Decoded(log_odds, margins, (margins > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels))
 
     def extra_repr(self) -> str:
         """The options shown by ``repr``."""
         bounds = f", min_labels={self.min_labels}, max_labels={self.max_labels}"
         return f"average={self.average}, beta={self.beta}{bounds if self.min_labels or self.max_labels else ''}"
 
-    @staticmethod
-    def _none(odds: Tensor) -> Tensor:
-        """A finite score of "no label" from log-odds of the labels."""
-        return log_odds_of_no_label(odds.nan_to_num(nan=-30.0)).clamp(-30, 30)
+
+def _no_label_score(log_odds: Tensor) -> Tensor:
+    """A finite score of "no label" from log-odds of the labels, [..., 1]."""
+    return log_odds_of_no_label(log_odds.nan_to_num(nan=-30.0)).clamp(-30, 30)
 
 
-def _is_empty(y: Tensor) -> Tensor:
-    """Whether a row has no label, [rows, 1]; NaN where unknown labels leave it open."""
-    some = (y == 1).any(-1, keepdim=True)
-    return (~some).double().where(some | ~y.isnan().any(-1, keepdim=True), torch.nan)
-
-
-def check_average(average: str) -> None:
-    """Raise ValueError unless ``average`` is one of ``AVERAGES``."""
+def check_options(average: str, beta: float) -> None:
+    """Raise ValueError unless ``average`` is one of ``AVERAGES`` and beta is positive and finite."""
     if average not in AVERAGES:
         raise ValueError(f"expected F1: average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}")
-
-
-def check_beta(beta: float) -> None:
-    """Raise ValueError unless beta is positive and finite."""
     if not 0 < beta < math.inf:
         raise ValueError(f"expected F1: beta must be positive and finite, got {beta!r}; beta=1 is F1")
-
-
-def _check_bounds(min_labels: int, max_labels: int | None, labels: int) -> None:
-    if not 0 <= min_labels <= (labels if max_labels is None else max_labels) <= labels:
-        raise ValueError(
-            f"expected F1: 0 <= min_labels <= max_labels <= {labels} (the number of labels) must hold,"
-            f" got min_labels={min_labels!r}, max_labels={max_labels!r}"
-        )

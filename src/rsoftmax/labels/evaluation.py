@@ -34,11 +34,11 @@ class CalibrationCurve(NamedTuple):
         return float((self.entries * (self.predicted - self.observed).abs()).sum() / self.entries.sum())
 
 
-def calibration_curve(pi: Tensor, y: Tensor, *, bins: int = BINS) -> CalibrationCurve:
+def calibration_curve(marginals: Tensor, y: Tensor, *, bins: int = BINS) -> CalibrationCurve:
     """Compare marginals with observed frequencies, in bins of equal width.
 
     Args:
-        pi: marginals in [0, 1] of held-out rows, any shape.
+        marginals: in [0, 1], of held-out samples, any shape.
         y: labels of the same shape, 0 or 1; entries with NaN or -1 are unknown and ignored.
         bins: the number of bins.
 
@@ -52,12 +52,11 @@ def calibration_curve(pi: Tensor, y: Tensor, *, bins: int = BINS) -> Calibration
 
     Reference: Guo et al., On calibration of modern neural networks (2017), for the error and its 15 bins.
     """
-    _check_curve(pi, y, bins)
-    pi, y = pi.detach().double().flatten(), y.double().flatten()
-    known = y >= 0
-    pi, y = pi[known], y[known]
-    place = (pi * bins).long().clamp(max=bins - 1)
-    entries, predicted, observed = (place.bincount(values, bins) for values in (None, pi, y))
+    _check_curve(marginals, y, bins)
+    known = (y >= 0).flatten()
+    pi, y = marginals.detach().double().flatten()[known], y.double().flatten()[known]
+    index = (pi * bins).long().clamp(max=bins - 1)
+    entries, predicted, observed = (index.bincount(values, bins) for values in (None, pi, y))
     some = entries > 0
     predicted, observed, entries = predicted[some], observed[some], entries[some]
     return CalibrationCurve(predicted / entries, observed / entries, entries, float((pi - y).square().mean()))
@@ -70,27 +69,27 @@ class LabelScores:
     Attributes:
         label: its name.
         precision: NaN if the label was never predicted.
-        recall: NaN if no row has the label.
-        f1: NaN if no row has the label: then there is nothing to find, and any prediction is a false positive.
-        rows: the number of rows that have it.
+        recall: NaN if no sample has the label.
+        f1: NaN if no sample has the label: any prediction is then a false positive.
+        support: the number of samples that have it.
     """
 
     label: str
     precision: float
     recall: float
     f1: float
-    rows: int
+    support: int
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of predictions on labelled rows, each in [0, 1].
+    """Scores of predictions on labelled samples, each in [0, 1].
 
     Attributes:
-        rows: the number of rows.
+        num_samples: the number of samples.
         micro: F1 over all entries.
-        macro: the mean F1 over the labels that at least one row has.
-        samples: the mean F1 over rows; 1 for a row without labels for which none was predicted.
+        macro: the mean F1 over the labels that at least one sample has.
+        samples: the mean F1 over samples; 1 for a sample without labels for which none was predicted.
         precision_at: mean precision among the k labels with the highest marginals, by k.
         brier: the mean squared difference of marginal and label; lower is better.
         calibration_error: the expected calibration error of ``curve``.
@@ -98,7 +97,7 @@ class Evaluation:
         curve: predicted against observed frequencies.
     """
 
-    rows: int
+    num_samples: int
     micro: float
     macro: float
     samples: float
@@ -110,40 +109,41 @@ class Evaluation:
 
     @property
     def absent(self) -> list[str]:
-        """The labels that no row has: they have no F1, and "macro" leaves them out."""
-        return [one.label for one in self.labels if not one.rows]
+        """The labels that no sample has: they have no F1, and "macro" leaves them out."""
+        return [scores.label for scores in self.labels if not scores.support]
 
     @property
     def macro_with_absent(self) -> float:
         """scikit-learn's macro-F1 with ``zero_division=1``: an absent label counts 1, or 0 if it was predicted."""
-        return sum(_with_absent(one) for one in self.labels) / max(len(self.labels), 1)
+        f1 = [s.f1 if s.support else float(s.precision != s.precision) for s in self.labels]  # NaN: never predicted
+        return sum(f1) / max(len(f1), 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the scores as JSON values: without the curve, and with None in place of NaN."""
-        found = {name: value for name, value in asdict(self).items() if name != "curve"}
-        labels = [{name: _or_none(value) for name, value in one.items()} for one in found["labels"]]
-        return {name: _or_none(value) for name, value in found.items()} | {"labels": labels}
+        values = asdict(replace(self, labels=[])) | {"labels": [_without_nan(asdict(scores)) for scores in self.labels]}
+        del values["curve"]
+        return _without_nan(values)
 
     def rename(self, names: Sequence[str]) -> "Evaluation":
         """Return the same scores under other label names."""
-        return replace(self, labels=[replace(one, label=name) for one, name in zip(self.labels, names, strict=True)])
+        return replace(self, labels=[replace(s, label=name) for s, name in zip(self.labels, names, strict=True)])
 
     def headline(self) -> dict[str, float]:
         """Return the overall scores by title."""
-        top = {f"precision at {k}": share for k, share in self.precision_at.items()}
-        f1 = {f"{name} F1": float(getattr(self, name)) for name in ("micro", "macro", "samples")}
+        titles = {f"{name} F1": float(getattr(self, name)) for name in ("micro", "macro", "samples")}
         if self.absent:
-            f1[f"macro F1, {len(self.absent)} absent labels counted as 1 or 0"] = self.macro_with_absent
-        return {**f1, **top, "Brier score": self.brier, "calibration error": self.calibration_error}
+            titles[f"macro F1, {len(self.absent)} absent labels counted as 1 or 0"] = self.macro_with_absent
+        titles |= {f"precision at {k}": precision for k, precision in self.precision_at.items()}
+        return titles | {"Brier score": self.brier, "calibration error": self.calibration_error}
 
 
 def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[str]) -> Evaluation:
     """Score predictions.
 
     Args:
-        marginals: [rows, K].
-        predicted: the predicted labels, bool [rows, K].
-        y: the labels, [rows, K], 0 or 1; entries with NaN are unknown and ignored.
+        marginals: [samples, K].
+        predicted: the predicted labels, bool [samples, K].
+        y: the labels, [samples, K], 0 or 1; entries with NaN are unknown and ignored.
         names: the names of the labels.
 
     Example:
@@ -157,19 +157,17 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
     correct = predicted & y
     precision, recall = (correct.sum(0).double() / part.sum(0) for part in (predicted, y))
     f1 = _f1(correct, predicted, y, 0).where(y.any(0), torch.nan)
+    columns = (column.tolist() for column in (precision, recall, f1, y.sum(0)))
     curve = calibration_curve(marginals[known], y[known])
     return Evaluation(
-        rows=len(y),
+        num_samples=len(y),
         micro=float(_f1(correct, predicted, y, (0, 1))),
         macro=float(f1.nanmean()),
         samples=float(_f1(correct, predicted, y, 1)[known.any(1)].mean()),
-        precision_at={k: _precision_at(marginals, known, y, k) for k in TOP if k < len(names)},
+        precision_at={k: _precision_at(k, marginals, known, y) for k in TOP if k < len(names)},
         brier=curve.brier,
         calibration_error=curve.error,
-        labels=[
-            LabelScores(*label)
-            for label in zip(names, *(column.tolist() for column in (precision, recall, f1, y.sum(0))), strict=True)
-        ],
+        labels=[LabelScores(*scores) for scores in zip(names, *columns, strict=True)],
         curve=curve,
     )
 
@@ -180,29 +178,25 @@ def _f1(correct: Tensor, predicted: Tensor, y: Tensor, dims: int | tuple[int, ..
     return torch.where(size == 0, 1.0, 2 * correct.sum(dims).double() / size.clamp(min=1))
 
 
-def _precision_at(marginals: Tensor, known: Tensor, y: Tensor, k: int) -> float:
-    """The fraction of positive entries among the k most probable known ones of each row."""
+def _precision_at(k: int, marginals: Tensor, known: Tensor, y: Tensor) -> float:
+    """The fraction of positive entries among the k most probable known ones of each sample."""
     top = marginals.where(known, -1.0).topk(k, 1).indices
     return float(y.gather(1, top).sum().double() / known.gather(1, top).sum())
 
 
-def _with_absent(one: LabelScores) -> float:
-    """The F1 of a label; for an absent one 1, or 0 if it was predicted: its precision is then 0 instead of NaN."""
-    return one.f1 if one.rows else float(one.precision != one.precision)
+def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(value, float) and value != value else value for name, value in values.items()}
 
 
-def _or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and value != value else value
-
-
-def _check_curve(pi: Tensor, y: Tensor, bins: int) -> None:
-    if pi.shape != y.shape:
-        raise ValueError(f"calibration_curve: pi and y must have the same shape, got {[*pi.shape]} and {[*y.shape]}")
-    if not ((pi >= 0) & (pi <= 1)).all():
-        raise ValueError("calibration_curve: pi must be in [0, 1]; use predict_proba, or sigmoid of log-odds")
+def _check_curve(marginals: Tensor, y: Tensor, bins: int) -> None:
+    if marginals.shape != y.shape:
+        shapes = f"{[*marginals.shape]} and {[*y.shape]}"
+        raise ValueError(f"calibration_curve: marginals and y must have the same shape, got {shapes}")
+    if not ((marginals >= 0) & (marginals <= 1)).all():
+        raise ValueError("calibration_curve: marginals must be in [0, 1]; use predict_proba, or sigmoid of log-odds")
     strange = y[~(y.isnan() | (y == -1) | (y == 0) | (y == 1))]
     if len(strange):
-        raise ValueError(f"calibration_curve: y must hold 0 or 1, or NaN or -1 where unknown, got {strange[0]:g}")
+        raise ValueError(f"calibration_curve: y must be 0 or 1, or NaN or -1 where unknown, got {strange[0]:g}")
     if not (y >= 0).any():
         raise ValueError(f"calibration_curve: y of shape {[*y.shape]} has no known label")
     if bins < 1:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rsoftmax._tensors import all_or_none
 from rsoftmax.labels.decoding import DEFAULTS, Decoder, DecoderOptions
 from rsoftmax.labels.losses import Reduction, check_labels, reduce_samples
-from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores, no_label_margin
+from rsoftmax.labels.rules import MASKABLE, RULES, Output, Rule, Scores
 
 __all__ = ["MultiLabelHead", "resolve_rule"]
 
@@ -143,15 +143,15 @@ class MultiLabelHead(nn.Module):
         """
         scores = _as_scores(output)
         check_labels("MultiLabelHead.loss", y, scores.logits.shape, unknown=True)
-        if _may_be_unknown(y, self.criterion):
+        if y.is_floating_point():
             known = ~y.isnan()
-            y, weight = y.nan_to_num(), known.to(scores.logits.dtype) if weight is None else known * weight
-        if weight is None:
-            loss = self.rule.loss(scores, y)
-        elif weight.shape[-1] == 1:
-            loss = self.rule.loss(scores, y) * weight.squeeze(-1)
-        else:
-            loss = self.rule.weighted_loss(scores, y, weight)
+            all_known = all_or_none(known)  # None: reading values is not free
+            if all_known is False or (all_known is None and self.criterion == MASKABLE):
+                y, weight = y.nan_to_num(), known.to(scores.logits.dtype) if weight is None else known * weight
+        per_sample = weight is not None and weight.shape[-1] == 1
+        loss = self.rule.loss(scores, y, None if per_sample else weight)
+        if weight is not None and per_sample:
+            loss = loss * weight.squeeze(-1)
         return reduce_samples("MultiLabelHead.loss", loss, reduction)
 
     def calibrate(
@@ -167,7 +167,7 @@ class MultiLabelHead(nn.Module):
         """
         scores = _as_scores(scores)
         margins, y = scores.margins.detach(), y.to(torch.float64)
-        self.decoder.fit(margins, y, no_label_margin(scores), weight=weight, calibrate=calibration)
+        self.decoder.fit(margins, y, scores.no_label_margin, weight=weight, calibrate=calibration)
         return self
 
     @torch.no_grad()
@@ -178,7 +178,9 @@ class MultiLabelHead(nn.Module):
         decoder = Decoder(self.num_labels, "micro" if len(threshold) == 1 else "macro")
         decoder.to(self.decoder.threshold.device)
         decoder.calibration, decoder.no_label = self.decoder.calibration, self.decoder.no_label
-        decoder.threshold.copy_(_below(threshold, decoder.threshold.dtype))  # labels above it are predicted
+        nearest = threshold.to(decoder.threshold.dtype)  # labels above it are predicted: the greatest number below it
+        below = nearest.nextafter(nearest.new_tensor(-torch.inf))
+        decoder.threshold.copy_(nearest.where(nearest < threshold, below))
         self.decoder = decoder
         return self
 
@@ -207,17 +209,3 @@ def _as_scores(output: Output | Scores | Tensor) -> Scores:
     if isinstance(output, Tensor):
         return Scores(output)
     return output.scores if isinstance(output, Output) else output
-
-
-def _below(threshold: Tensor, dtype: torch.dtype) -> Tensor:
-    """The greatest numbers of a dtype below a threshold, which may have a longer dtype."""
-    nearest = threshold.to(dtype)
-    return nearest.where(nearest < threshold, nearest.nextafter(nearest.new_tensor(-torch.inf)))
-
-
-def _may_be_unknown(y: Tensor, criterion: str) -> bool:
-    """Whether y contains NaN; where reading values is not free, whether the loss could deal with it."""
-    if not y.is_floating_point():
-        return False
-    known = all_or_none(~y.isnan())
-    return criterion == MASKABLE if known is None else not known

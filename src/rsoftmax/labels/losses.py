@@ -45,13 +45,9 @@ def multilabel_r_softmax_loss(
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j)) \qquad (5)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         r: the rate, in [0, 1]; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
@@ -76,13 +72,9 @@ def multilabel_t_softmax_loss(
               + \mathrm{binary\ cross\text{-}entropy}(z - \theta)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         threshold: a label counts as positive above it; a number, or a tensor that broadcasts to [..., 1].
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> z, y = torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0])
@@ -103,12 +95,8 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reductio
     .. math:: -\sum_i \eta_i \log \mathrm{softmax}(z)_i
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> softmax_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -125,18 +113,14 @@ def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
     .. math:: \tfrac12 \|\eta\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - \eta), \qquad p = \mathrm{sparsemax}(z)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``. Zero exactly where ``p = eta``.
 
     Example:
         >>> sparsemax_huber_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
         tensor(0.2500)
 
-    In a row without a positive label the loss is zero.
+    Zero exactly where ``p = eta``, and in a sample without a positive label.
 
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
@@ -155,12 +139,8 @@ def sparsemax_hinge_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
     .. math:: \sum_{i < j,\; y_i = y_j = 1} |z_i - z_j| + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i - (z_i - z_j))
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> sparsemax_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -181,13 +161,9 @@ def sparsehourglass_hinge_loss(
               + \sum_{y_i = 1, y_j = 0} \max(0, \eta_i / a(z) - (z_i - z_j)), \quad a = \frac{1 + Kq}{|\sum z| + Kq}
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         q: as in :func:`rsoftmax.sparsehourglass`.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> sparsehourglass_hinge_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -195,13 +171,11 @@ def sparsehourglass_hinge_loss(
 
     Reference: Laha et al., On controllable sparse alternatives to softmax (2018).
     """
-    z, y, _ = _prepare("sparsehourglass_hinge_loss", logits, labels)
-    return reduce_samples(
-        "sparsehourglass_hinge_loss",
-        _spread(z, y)
-        + _hinge(z, y, _margin(y) / hourglass_scale(z, check_value("sparsehourglass_hinge_loss", Q, q, z, -1))),
-        reduction,
-    )
+    name = "sparsehourglass_hinge_loss"
+    z, y, _ = _prepare(name, logits, labels)
+    spread = _spread(z, y)
+    margin = _margin(y) / hourglass_scale(z, check_value(name, Q, q, z, -1))
+    return reduce_samples(name, spread + _hinge(z, y, margin), reduction)
 
 
 def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
@@ -212,14 +186,11 @@ def label_count_loss(count_logits: Tensor, labels: Tensor, *, reduction: Reducti
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> label_count_loss(torch.tensor([0.0, 1.0, 3.0]), torch.tensor([1, 1]))
         tensor(0.1698)
 
-    Trains the counts of ``rule="count"`` in :class:`rsoftmax.labels.MultiLabelHead`.
+    Trains a network that predicts how many labels a sample has.
     """
     check_input("label_count_loss", count_logits, -1)
     check_labels("label_count_loss", labels)
@@ -243,9 +214,6 @@ def label_rate_loss(rate_logit: Tensor, labels: Tensor, *, reduction: Reduction 
         labels: [..., K], 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
 
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
-
     Example:
         >>> label_rate_loss(torch.tensor([0.5]), torch.tensor([1, 0, 0, 0]))
         tensor(0.5991)
@@ -266,17 +234,13 @@ def label_rate_loss(rate_logit: Tensor, labels: Tensor, *, reduction: Reduction 
 
 
 def sigmoid_binary_cross_entropy(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
-    r"""The negative log-likelihood of independent labels, summed over the labels of a row.
+    r"""The negative log-likelihood of independent labels, summed over the labels of a sample.
 
     .. math:: \sum_i \log(1 + e^{-z_i}) \text{ over positive} + \sum_j \log(1 + e^{z_j}) \text{ over negative labels}
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> sigmoid_binary_cross_entropy(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -292,12 +256,8 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
     .. math:: \log\left(1 + \sum_{y_j = 0} e^{z_j}\right) + \log\left(1 + \sum_{y_i = 1} e^{-z_i}\right)
 
     Args:
-        logits: [..., K].
-        labels: [..., K], 0 or 1.
+        logits, labels: [..., K]; the labels 0 or 1.
         reduction: "batchmean", "sum" or "none", over samples.
-
-    Returns:
-        The loss; a scalar, or [...] with ``reduction="none"``.
 
     Example:
         >>> zlpr_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
@@ -313,7 +273,7 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
 
 
 def _misses(z: Tensor, y: Tensor) -> Tensor:
-    """The negative log-likelihood of each row's labels."""
+    """The negative log-likelihood of each sample's labels."""
     return F.softplus(torch.where(y == 1, -z, z)).sum(-1)
 
 
@@ -348,11 +308,11 @@ def _over_pairs(v: Tensor, upper: Tensor, lower: Tensor) -> Tensor:
 
 def _tied(v: Tensor) -> tuple[Tensor, Tensor]:
     """For each entry of a sorted row, the positions of the first and the last entry equal to it."""
-    places = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
+    index = torch.arange(v.shape[-1], device=v.device).expand(v.shape)
     same = F.pad(v[..., 1:] == v[..., :-1], (1, 0))  # equal to the previous entry
-    first = places.masked_fill(same, 0).cummax(-1).values
+    first = index.masked_fill(same, 0).cummax(-1).values
     ends = ~F.pad(same[..., 1:], (0, 1))
-    last = places.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
+    last = index.masked_fill(~ends, v.shape[-1] - 1).flip(-1).cummin(-1).values.flip(-1)
     return first, last
 
 

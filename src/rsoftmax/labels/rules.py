@@ -2,12 +2,12 @@
 
 A rule owns everything that distinguishes one way of choosing the number of labels from another: the linear layers it
 adds to the head, the scores computed from their outputs, the decoding of these scores, and its loss. It also lists the
-mappings and losses it works with. To add a rule, write one class and add it to ``RULES``.
+mappings and losses it works with. To add a rule, write one class: ``RULES[MyRule.name] = MyRule``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,11 @@ class Scores(NamedTuple):
     def margins(self) -> Tensor:
         """The logits minus the threshold, if there is one, [..., K]: what decisions and most losses depend on."""
         return self.logits if self.threshold is None else self.logits - self.threshold
+
+    @property
+    def no_label_margin(self) -> Tensor | None:
+        """The logit of "no label" minus the threshold, [..., 1], if there is one."""
+        return None if self.no_label_logit is None else Scores(self.no_label_logit, self.threshold).margins
 
     def require(self, field: str) -> Tensor:
         """Return a field that the rule in use needs."""
@@ -144,7 +149,7 @@ class Rule(ABC):
 
     def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
         """Compute the scores from the output of each layer and network."""
-        return Scores(outputs["logits"])
+        return Scores(outputs["logits"], outputs.get("threshold"), outputs.get("rate"))
 
     @abstractmethod
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
@@ -153,13 +158,14 @@ class Rule(ABC):
         The decoder holds calibration, thresholds and options of the head; only "expected_f1" uses it.
         """
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The training loss of each sample, [...], given labels y [..., K]."""
-        loss: Tensor = getattr(losses, self.criterion)(scores.margins, y, reduction="none")
-        return loss
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The training loss of each sample, [...], given labels y [..., K].
 
-    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of each sample, [...], with a weight for each label, [..., K]; binary cross-entropy only."""
+        With binary cross-entropy each label may have a weight, [..., K].
+        """
+        if weight is None:
+            loss: Tensor = getattr(losses, self.criterion)(*self.loss_arguments(scores, y), reduction="none")
+            return loss
         if self.criterion != MASKABLE:
             raise ValueError(
                 f"MultiLabelHead: loss={self.criterion!r} takes neither weights of single labels nor unknown"
@@ -168,44 +174,35 @@ class Rule(ABC):
         y, weight = (values.to(scores.margins.dtype) for values in (y, weight))
         return F.binary_cross_entropy_with_logits(scores.margins, y, weight, reduction="none").sum(-1)
 
+    def loss_arguments(self, scores: Scores, y: Tensor) -> tuple[Any, ...]:
+        """The arguments of the loss in use."""
+        if self.criterion == "multilabel_t_softmax_loss":
+            return scores.logits, y, 0.0 if scores.threshold is None else scores.threshold
+        return scores.margins, y
+
     def default_loss(self) -> str:
         """The loss selected by "auto"."""
         return self.losses[0]
 
 
 class RankingRule(Rule):
-    """A rule that chooses k of the labels in the order of their logits.
-
-    :func:`rsoftmax.labels.losses.multilabel_r_softmax_loss` takes the rate of zeros of :meth:`training_rate`.
-    """
+    """A rule that chooses k of the labels in the order of their logits, with r_softmax."""
 
     mappings = ("r_softmax",)
     losses = ("multilabel_r_softmax_loss", *RANKING_LOSSES)
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of the ranking."""
-        if self.criterion != "multilabel_r_softmax_loss":
-            return super().loss(scores, y)
-        rate = self.training_rate(scores, y)
-        return losses.multilabel_r_softmax_loss(scores.logits, y, rate, reduction="none")
-
     @abstractmethod
-    def training_rate(self, scores: Scores, y: Tensor) -> float | Tensor:
-        """The rate of zeros in eq. 5, a number or [..., 1]."""
+    def training_rate(self, scores: Scores, y: Tensor) -> Tensor:
+        """The rate of zeros in eq. 5, [..., 1]."""
+
+    def loss_arguments(self, scores: Scores, y: Tensor) -> tuple[Any, ...]:
+        """Eq. 5 takes the rate as well."""
+        if self.criterion == "multilabel_r_softmax_loss":
+            return scores.logits, y, self.training_rate(scores, y)
+        return super().loss_arguments(scores, y)
 
 
-class MarginRule(Rule):
-    """A rule that depends on the logits minus a threshold."""
-
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of the margins."""
-        if self.criterion != "multilabel_t_softmax_loss":
-            return super().loss(scores, y)
-        threshold = 0.0 if scores.threshold is None else scores.threshold
-        return losses.multilabel_t_softmax_loss(scores.logits, y, threshold, reduction="none")
-
-
-class ExpectedF1(MarginRule):
+class ExpectedF1(Rule):
     """The labels that maximise the expected F-measure under the marginals ``sigmoid(logits - threshold)``.
 
     "No label" is trained as one more label, from one more output of the same layer: labels are not independent where
@@ -229,25 +226,26 @@ class ExpectedF1(MarginRule):
 
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the labels with the highest expected F-measure by r-softmax."""
-        decoded = decoder(scores.margins, no_label_margin(scores))
+        decoded = decoder(scores.margins, scores.no_label_margin)
         rate, probs = rate_of_count(decoded.k, decoded.margins), keep_count(decoded.margins, decoded.k)
         return Output(*scores, rate, probs, decoded.log_odds)
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of K + 1 labels, the last being "no label"."""
-        return super().loss(*_with_no_label(scores, y))
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of K + 1 labels, the last being "no label".
 
-    def weighted_loss(self, scores: Scores, y: Tensor, weight: Tensor) -> Tensor:
-        """The loss of K + 1 labels; "no label" counts where all labels are known, or a positive one is.
-
-        Its weight is the mean weight of the known labels.
+        With weights, "no label" counts where all labels are known, or a positive one is, with the mean weight of the
+        known labels.
         """
-        if scores.no_label_logit is not None:
+        if scores.no_label_logit is None:
+            return super().loss(scores, y, weight)
+        if weight is not None:
             known = weight > 0
             decided = (y.bool() & known).any(-1, keepdim=True) | known.all(-1, keepdim=True)
             mean = weight.sum(-1, keepdim=True) / known.sum(-1, keepdim=True).clamp(min=1)
             weight = torch.cat([weight, mean * decided], -1)
-        return super().weighted_loss(*_with_no_label(scores, y), weight)
+        logits = torch.cat([scores.logits, scores.no_label_logit], -1)
+        y = torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
+        return super().loss(Scores(logits, scores.threshold), y, weight)
 
 
 class Rate(RankingRule):
@@ -264,10 +262,6 @@ class Rate(RankingRule):
     name = "rate"
     logit_mlps: ClassVar = {"rate": 64}
 
-    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits of labels and of the rate."""
-        return Scores(outputs["logits"], aux_logits=outputs["rate"])
-
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the nearest number of labels by r-softmax."""
         r = self.training_rate(scores)
@@ -275,16 +269,17 @@ class Rate(RankingRule):
         logits = scores.logits.where(~r.isnan(), torch.nan)
         return Output(*scores, rate_of_count(k, logits), keep_count(logits, k))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
-        """The loss of the labels plus that of the rate."""
-        return super().loss(scores, y) + losses.label_rate_loss(scores.require("aux_logits"), y, reduction="none")
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of the labels plus that of the rate, which weights of labels leave out: it needs all labels."""
+        loss, rate_logit = super().loss(scores, y, weight), scores.require("aux_logits")
+        return loss + losses.label_rate_loss(rate_logit, y, reduction="none") if weight is None else loss
 
     def training_rate(self, scores: Scores, y: Tensor | None = None) -> Tensor:
-        """The predicted rate of zeros, [..., 1]."""
+        """The predicted rate."""
         return scores.require("aux_logits").to(exact(scores.logits)).sigmoid()
 
 
-class Threshold(MarginRule):
+class Threshold(Rule):
     """The labels above a threshold predicted from the features.
 
     Reference: Bałazy et al., r-softmax (2023), section 4.1, version (1).
@@ -298,21 +293,17 @@ class Threshold(MarginRule):
         """Labels; the threshold."""
         return {"logits": num_labels, "threshold": 1}
 
-    def scores(self, outputs: Mapping[str, Tensor]) -> Scores:
-        """Logits and the threshold."""
-        return Scores(outputs["logits"], outputs["threshold"])
-
     def decode(self, scores: Scores, decoder: Decoder) -> Output:
         """Select the labels above the threshold by t-softmax."""
         return Output(*scores, None, keep_above(scores.logits, scores.require("threshold")))
 
-    def loss(self, scores: Scores, y: Tensor) -> Tensor:
+    def loss(self, scores: Scores, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of the margins; needs the threshold."""
         scores.require("threshold")
-        return super().loss(scores, y)
+        return super().loss(scores, y, weight)
 
 
-class Zero(MarginRule):
+class Zero(Rule):
     """The labels above 0: a constant threshold."""
 
     name = "zero"
@@ -359,21 +350,6 @@ class ByMapping(Rule):
             "sparsehourglass": "sparsehourglass_hinge_loss",
         }
         return own.get(self.mapping, "sparsemax_hinge_loss")
-
-
-def no_label_margin(scores: Scores) -> Tensor | None:
-    """The logit of "no label" minus the threshold, [..., 1], if the scores have one."""
-    if scores.no_label_logit is None or scores.threshold is None:
-        return scores.no_label_logit
-    return scores.no_label_logit - scores.threshold
-
-
-def _with_no_label(scores: Scores, y: Tensor) -> tuple[Scores, Tensor]:
-    """Scores and labels of K + 1 labels, the last being "no label", if the scores have its logit."""
-    if scores.no_label_logit is None:
-        return scores, y
-    logits = torch.cat([scores.logits, scores.no_label_logit], -1)
-    return Scores(logits, scores.threshold), torch.cat([y, y.any(-1, keepdim=True).logical_not()], -1)
 
 
 RULES: dict[str | None, type[Rule]] = {

@@ -1,7 +1,7 @@
 """Label sets from sparse marginals: time and memory proportional to the stored entries, for many labels.
 
-Marginals are given as CSR arrays: ``indptr`` [rows + 1], ``indices`` [entries] and ``pi`` [entries], such as the top
-candidates of an extreme classifier or of a retrieval stage. Labels that are left out are never predicted; their
+Marginals are given as CSR arrays: ``indptr`` [samples + 1], ``indices`` [entries] and ``marginals`` [entries], such as
+the top candidates of an extreme classifier or of a retrieval stage. Labels that are left out are never predicted; their
 expected number, the tail, counts in the denominator of the F-measure.
 """
 
@@ -11,32 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.labels.decoding import (
-    Average,
-    check_average,
-    check_beta,
-    expected_f1_threshold,
-    maximise_ratio,
-    threshold_at,
-)
+from rsoftmax.labels.decoding import Average, Groups, check_options, expected_f1_threshold, f_measure
 
 __all__ = ["decode_csr"]
-
-
-class _Rows(NamedTuple):
-    """Sparse marginals: the log-odds, the row and the label of each entry, and their sizes."""
-
-    u: Tensor
-    row: Tensor
-    label: Tensor
-    rows: int
-    labels: int
 
 
 def decode_csr(
     indptr: Tensor,
     indices: Tensor,
-    pi: Tensor,
+    marginals: Tensor,
     num_labels: int,
     average: Average = "micro",
     *,
@@ -49,14 +32,14 @@ def decode_csr(
     """Return which entries of sparse marginals are predicted, bool [entries].
 
     Args:
-        indptr, indices, pi: the marginals as CSR arrays; calibrated, in [0, 1].
+        indptr, indices, marginals: CSR arrays; the marginals calibrated, in [0, 1].
         num_labels: the number of labels, K.
-        average: the F-measure whose expectation is maximised over these rows: "micro", "macro" or "samples".
+        average: the F-measure whose expectation is maximised over these samples: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
-        min_labels: the minimum number of labels per row; a row with fewer entries gets all of them.
-        max_labels: the maximum number of labels per row; None: all.
-        tail: the expected number of labels of a row that are left out: a number or, for "samples", [rows]; for "macro"
-            that of each label in all rows, [K].
+        min_labels: the minimum number of labels per sample; a sample with fewer entries gets all of them.
+        max_labels: the maximum number of labels per sample; None: all.
+        tail: the expected number of labels of a sample that are left out: a number or, for "samples", [samples]; for
+            "macro" that of each label in all samples, [K].
         threshold: predict entries with at least this marginal, a number, [1] or [K], and maximise no F-measure;
             such as the sigmoid of :func:`rsoftmax.labels.recall_threshold`.
 
@@ -67,113 +50,93 @@ def decode_csr(
 
     Equals :class:`rsoftmax.labels.Decoder` on dense log-odds that are ``-inf`` where there is no entry.
     """
-    check_average(average)
-    check_beta(beta)
-    entries = _entries(indptr, indices, pi, num_labels)
-    if threshold is None and average == "samples":
-        k = _best_counts(entries, beta, tail, min_labels, max_labels)
-        return _ranks(entries, entries.u) < k[entries.row]
-    limit = _thresholds(entries, average, beta, tail, threshold)
-    above = entries.u > limit if threshold is None else entries.u >= limit
+    check_options(average, beta)
+    _check_csr(indptr, indices, marginals, num_labels)
+    sample = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff().long())
+    entries = _Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
+    tail, u = torch.as_tensor(tail, dtype=torch.float64), entries.u
+    if threshold is not None:
+        at = torch.as_tensor(threshold, dtype=torch.float64).logit().expand(num_labels)[entries.label]
+    elif average == "samples":
+        k = entries.best_counts(beta, tail.expand(entries.num_samples), min_labels, max_labels)
+        return entries.ranks(u) < k[sample]
+    elif average == "macro":
+        at = entries.label_thresholds(beta, tail)[entries.label]
+    else:
+        left_out = float(tail * entries.num_samples if tail.ndim == 0 else tail.sum())
+        at = expected_f1_threshold(u[None], beta=beta, tail=left_out)[0] if len(u) else u
+    above = u > at if threshold is None else u >= at
     if not min_labels and max_labels is None:
         return above
-    margin = entries.u - limit.where(limit.isfinite(), 0)
-    k = entries.row[above].bincount(minlength=entries.rows)
-    return _ranks(entries, margin) < k.clamp(min_labels, max_labels)[entries.row]
+    k = sample[above].bincount(minlength=entries.num_samples).clamp(min_labels, max_labels)
+    return entries.ranks(u - at.where(at.isfinite(), 0)) < k[sample]
 
 
-def _entries(indptr: Tensor, indices: Tensor, pi: Tensor, labels: int) -> _Rows:
-    if len(indices) != len(pi) or int(indptr[-1]) != len(pi):
+class _Entries(NamedTuple):
+    """Sparse marginals: the log-odds, the sample and the label of each entry, and the numbers of samples and labels."""
+
+    u: Tensor
+    sample: Tensor
+    label: Tensor
+    num_samples: int
+    num_labels: int
+
+    def label_thresholds(self, beta: float, tail: Tensor) -> Tensor:
+        """The threshold of each label, [K], as :func:`expected_f1_threshold` computes it for dense columns."""
+        if tail.ndim == 0 and float(tail):
+            raise ValueError(
+                f"decode_csr: average='macro' needs the tail of each label, [{self.num_labels}], got {float(tail)!r}"
+            )
+        zeros, lowest = self.u.new_zeros(self.num_labels), self.u.new_full((self.num_labels,), -torch.inf)
+        groups = Groups(
+            lambda x: zeros.index_add(0, self.label, x),
+            lambda x: lowest.scatter_reduce(0, self.label, x, "amax"),
+            lambda x: x[self.label],
+        )
+        return groups.thresholds(self.u, torch.ones_like(self.u), beta, tail)
+
+    def best_counts(self, beta: float, tail: Tensor, min_labels: int, max_labels: int | None) -> Tensor:
+        """The number of labels of each sample with the highest expected F-measure, [samples]."""
+        order = self._by_sample(self.u)
+        pi, sample, k = self.u[order].sigmoid(), self.sample[order], self.ranks(self.u)[order] + 1
+        zeros = self.u.new_zeros(self.num_samples)
+        before = torch.cat([pi.new_zeros(1), pi.cumsum(0)])
+        inside = before[1:] - before[self._starts()][sample]
+        expected = (zeros.index_add(0, sample, pi) + tail)[sample]
+        allowed = (k >= min_labels) & (k <= (self.num_labels if max_labels is None else max_labels))
+        f_of_k = f_measure(inside, k, expected, beta).where(allowed, -1)
+        best = (zeros - 1).scatter_reduce(0, sample, f_of_k, "amax")
+        last = torch.full((self.num_samples,), self.num_labels + 1)
+        best_k = last.scatter_reduce(0, sample, k.where(f_of_k == best[sample], len(k) + 1), "amin")
+        best_k = best_k.where(best >= 0, min_labels)
+        f_of_0 = (zeros.index_add(0, sample, -F.softplus(self.u[order])) - tail).exp()
+        return best_k.where((best > f_of_0) | (min_labels > 0), 0)
+
+    def ranks(self, values: Tensor) -> Tensor:
+        """The rank of each entry within its sample, starting at 0, the highest value first."""
+        order = self._by_sample(values)
+        ranks = torch.empty_like(order)
+        ranks[order] = torch.arange(len(order)) - self._starts()[self.sample[order]]
+        return ranks
+
+    def _by_sample(self, values: Tensor) -> Tensor:
+        """The order of the entries sample by sample, each sample's highest value first."""
+        order = values.argsort(descending=True, stable=True)
+        return order[self.sample[order].argsort(stable=True)]
+
+    def _starts(self) -> Tensor:
+        """The position of the first entry of each sample, [samples]."""
+        sizes = self.sample.bincount(minlength=self.num_samples)
+        return sizes.cumsum(0) - sizes
+
+
+def _check_csr(indptr: Tensor, indices: Tensor, marginals: Tensor, num_labels: int) -> None:
+    if len(indices) != len(marginals) or int(indptr[-1]) != len(marginals):
         raise ValueError(
             f"decode_csr: indptr must end with the number of entries, got {int(indptr[-1])} for {len(indices)} indices"
-            f" and {len(pi)} marginals"
+            f" and {len(marginals)} marginals"
         )
-    if len(pi) and not ((pi >= 0) & (pi <= 1)).all():
-        raise ValueError("decode_csr: pi must be in [0, 1]; apply sigmoid to log-odds")
-    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < labels):
-        raise ValueError(f"decode_csr: indices must be from 0 to {labels - 1}, got {int(indices.max())}")
-    rows = len(indptr) - 1
-    row = torch.repeat_interleave(torch.arange(rows), indptr.diff().long())
-    return _Rows(pi.double().logit(), row, indices.long(), rows, labels)
-
-
-def _thresholds(
-    entries: _Rows, average: Average, beta: float, tail: float | Tensor, threshold: float | Tensor | None
-) -> Tensor:
-    """The decision threshold of each entry as log-odds: [1] or [entries]."""
-    if threshold is not None:
-        return torch.as_tensor(threshold, dtype=torch.float64).logit().expand(entries.labels)[entries.label]
-    if average == "micro":
-        total = torch.as_tensor(tail, dtype=torch.float64)
-        left_out = float(total * entries.rows if total.ndim == 0 else total.sum())
-        return expected_f1_threshold(entries.u[None], beta=beta, tail=left_out)[0] if len(entries.u) else entries.u
-    return _label_thresholds(entries, beta, _tail_of_labels(tail, entries.labels))[entries.label]
-
-
-def _label_thresholds(entries: _Rows, beta: float, tail: Tensor) -> Tensor:
-    """The threshold of each label, [K], as :func:`expected_f1_threshold` finds it for dense columns."""
-    u, label, labels = entries.u, entries.label, entries.labels
-    log_pi = F.logsigmoid(u)
-    log_top = _top(log_pi, label, labels).clamp(min=torch.finfo(u.dtype).min)
-    pi = (log_pi - log_top[label]).exp()
-
-    def total(values: Tensor) -> Tensor:
-        return torch.zeros(labels, dtype=u.dtype).index_add_(0, label, values)
-
-    expected = beta**2 * (log_top.exp() * total(pi) + tail)
-    share = maximise_ratio(pi, torch.ones_like(pi), expected, total, lambda share: share[label])
-    top = _top(u, label, labels)
-    second = _top(u.where(u < top[label], -torch.inf), label, labels)
-    return threshold_at(share, log_top, top, second)
-
-
-def _best_counts(entries: _Rows, beta: float, tail: float | Tensor, min_labels: int, max_labels: int | None) -> Tensor:
-    """The number of labels of each row with the highest expected F-measure, [rows]."""
-    u, row, rows = entries.u, entries.row, entries.rows
-    left_out = torch.as_tensor(tail, dtype=torch.float64).expand(rows)
-    order = _by_row(row, u)
-    pi, row, k = u[order].sigmoid(), row[order], _ranks(entries, u)[order] + 1
-    sums = torch.zeros(rows, dtype=u.dtype).index_add_(0, row, pi)
-    before = torch.cat([pi.new_zeros(1), pi.cumsum(0)])
-    inside = before[1:] - before[_starts(entries)][row]
-    score = (1 + beta**2) * inside / (k + beta**2 * (sums + left_out)[row])
-    allowed = (k >= min_labels) & (k <= (entries.labels if max_labels is None else max_labels))
-    score = score.where(allowed, -1)
-    best = torch.full((rows,), -1.0, dtype=u.dtype).scatter_reduce_(0, row, score, "amax")
-    found = torch.full((rows,), entries.labels + 1).scatter_reduce_(
-        0, row, k.where(score == best[row], len(k) + 1), "amin"
-    )
-    found = found.where(best >= 0, min_labels)
-    empty = (torch.zeros(rows, dtype=u.dtype).index_add_(0, row, -F.softplus(u[order])) - left_out).exp()
-    return found.where((best > empty) | (min_labels > 0), 0)
-
-
-def _tail_of_labels(tail: float | Tensor, labels: int) -> Tensor:
-    found = torch.as_tensor(tail, dtype=torch.float64)
-    if found.ndim == 0 and float(found):
-        raise ValueError(f"decode_csr: average='macro' needs the tail of each label, [{labels}], got {float(found)!r}")
-    return found.expand(labels)
-
-
-def _top(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    return torch.full((groups,), -torch.inf, dtype=values.dtype).scatter_reduce_(0, group, values, "amax")
-
-
-def _by_row(row: Tensor, values: Tensor) -> Tensor:
-    """The entries row by row, each row's highest value first."""
-    order = values.argsort(descending=True, stable=True)
-    return order[row[order].argsort(stable=True)]
-
-
-def _ranks(entries: _Rows, values: Tensor) -> Tensor:
-    """The rank of each entry within its row, starting at 0, the highest value first."""
-    order = _by_row(entries.row, values)
-    ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order)) - _starts(entries)[entries.row[order]]
-    return ranks
-
-
-def _starts(entries: _Rows) -> Tensor:
-    """Where each row begins, [rows]."""
-    sizes = entries.row.bincount(minlength=entries.rows)
-    return sizes.cumsum(0) - sizes
+    if len(marginals) and not ((marginals >= 0) & (marginals <= 1)).all():
+        raise ValueError("decode_csr: marginals must be in [0, 1]; apply sigmoid to log-odds")
+    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < num_labels):
+        raise ValueError(f"decode_csr: indices must be from 0 to {num_labels - 1}, got {int(indices.max())}")

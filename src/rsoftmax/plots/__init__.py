@@ -1,4 +1,4 @@
-"""Plots of mappings, attention maps, predicted labels, evaluations and calibration curves.
+"""Plots of mappings, attention maps, predicted labels and evaluations.
 
 Needs ``pip install 'rsoftmax[plots]'``.
 """
@@ -8,7 +8,7 @@ try:
 except ImportError as missing:
     raise ImportError(f"rsoftmax.plots needs {missing.name}: pip install 'rsoftmax[plots]'") from missing
 
-from rsoftmax.plots.labels import draw_calibration, draw_evaluation, draw_labels, formats, labels_figure
+from rsoftmax.plots.labels import draw_evaluation, draw_labels, formats, labels_figure
 from rsoftmax.plots.sparsity import (
     attention_figure,
     compare_mappings,
@@ -23,7 +23,6 @@ __all__ = [
     "attention_figure",
     "compare_mappings",
     "draw_attention_map",
-    "draw_calibration",
     "draw_evaluation",
     "draw_labels",
     "draw_mappings",

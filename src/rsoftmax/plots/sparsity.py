@@ -1,4 +1,4 @@
-"""Plots that mark exact zeros: one row of logits through every mapping (after the paper's Figure 1), attention maps."""
+"""Plots that mark exact zeros: logits through every mapping (after the paper's Figure 1), attention maps."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ MAPPINGS_PER_LINE, HEADS_PER_LINE = 6, 4
 def compare_mappings(logits: list[float], parameters: dict[str, float]) -> dict[str, Tensor]:
     """The probabilities under each mapping, keyed by title; parameters default to the table's examples."""
     x = torch.tensor(logits, dtype=torch.float64)
-    return {title: call(x) for title, call in _calls(parameters).items()}
+    return {title: mapping(x) for title, mapping in _with_parameters(parameters).items()}
 
 
 def mapping_gradients(logits: list[float], parameters: dict[str, float]) -> dict[str, Tensor]:
@@ -34,82 +34,79 @@ def mapping_gradients(logits: list[float], parameters: dict[str, float]) -> dict
     .. math:: \partial p_m / \partial x_j, \qquad m = \arg\max_i x_i
     """
     x = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
-    return {title: grad(call(x)[x.argmax()], x)[0] for title, call in _calls(parameters).items()}
+    return {title: grad(mapping(x)[x.argmax()], x)[0] for title, mapping in _with_parameters(parameters).items()}
 
 
-def _calls(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Each mapping of a row with its parameter filled in."""
-    calls: dict[str, Callable[[Tensor], Tensor]] = {}
-    for name, mapping in MAPPINGS.items():
-        if mapping.parameter is None:
-            calls[name] = mapping.function
-        else:
-            letter = mapping.parameter.name
-            given = {letter: parameters.get(letter, mapping.parameter.example)}
-            given |= {option.name: parameters[option.name] for option in mapping.options if option.name in parameters}
-            title = ", ".join([name, *(f"{letter} = {value:g}" for letter, value in given.items())])
-            calls[title] = partial(mapping.function, **given)
-    return calls
+def _with_parameters(parameters: dict[str, float]) -> dict[str, Callable[[Tensor], Tensor]]:
+    """The mappings, with their parameters filled in, by title."""
+    mappings: dict[str, Callable[[Tensor], Tensor]] = {}
+    for name, spec in MAPPINGS.items():
+        values = {option.name: parameters[option.name] for option in spec.options if option.name in parameters}
+        if spec.parameter is not None:
+            values = {spec.parameter.name: parameters.get(spec.parameter.name, spec.parameter.example)} | values
+        title = ", ".join([name, *(f"{parameter} = {value:g}" for parameter, value in values.items())])
+        mappings[title] = partial(spec.function, **values)
+    return mappings
 
 
-def draw_mappings(rows: dict[str, Tensor], logits: list[float], path: Path) -> None:
+def draw_mappings(results: dict[str, Tensor], logits: list[float], path: Path) -> None:
     """Save :func:`mappings_figure` in the format of the path's extension."""
-    mappings_figure(rows, logits).savefig(path, dpi=150)
+    mappings_figure(results, logits).savefig(path, dpi=150)
 
 
-def mappings_figure(rows: dict[str, Tensor], logits: list[float], quantity: str = "probability") -> Figure:
-    """A bar chart for each row, with exact zeros as dots. Probabilities are plotted on an axis from 0 to 1."""
-    lines = -(-len(rows) // MAPPINGS_PER_LINE)
+def mappings_figure(results: dict[str, Tensor], logits: list[float], quantity: str = "probability") -> Figure:
+    """A bar chart for each mapping, with exact zeros as dots. Probabilities are plotted on an axis from 0 to 1."""
+    lines = -(-len(results) // MAPPINGS_PER_LINE)
     figure = Figure(figsize=(2.2 * MAPPINGS_PER_LINE, 2.3 * lines), layout="constrained")
     axes = figure.subplots(lines, MAPPINGS_PER_LINE, sharex=True, sharey=True, squeeze=False)
-    places = range(len(logits))
-    for axis, (title, p) in zip(axes.flat, rows.items(), strict=False):
-        axis.bar(places, p.tolist(), color=MASS)
-        zeros = [i for i in places if p[i] == 0]
+    bars = range(len(logits))
+    for axis, (title, p) in zip(axes.flat, results.items(), strict=False):
+        axis.bar(bars, p.tolist(), color=MASS)
+        zeros = [i for i in bars if p[i] == 0]
         (marks,) = axis.plot(zeros, [0] * len(zeros), "o", markersize=5, color=ZERO, clip_on=False, zorder=3)
         marks.set_in_layout(False)
         axis.set_title(f"{title}\n{len(zeros)} of {len(logits)} zero", fontsize=9)
-        axis.set_xticks(places, [f"{logit:g}" for logit in logits], fontsize=8 if len(logits) <= 8 else 5)
+        axis.set_xticks(bars, [f"{logit:g}" for logit in logits], fontsize=8 if len(logits) <= 8 else 5)
         axis.tick_params(labelbottom=True)
         axis.spines[["top", "right"]].set_visible(False)
     if quantity == "probability":
         axes[0, 0].set_ylim(0, 1)
-    for axis in axes.flat[len(rows) :]:
+    for axis in axes.flat[len(results) :]:
         axis.set_axis_off()
     figure.supxlabel("logit", fontsize=9)
     figure.supylabel(quantity, fontsize=9)
     return figure
 
 
-def draw_attention_map(found: "AttentionMap", path: Path) -> None:
+def draw_attention_map(attention: "AttentionMap", path: Path) -> None:
     """Save :func:`attention_figure` in the format of the path's extension."""
-    attention_figure(found).savefig(path, dpi=150)
+    attention_figure(attention).savefig(path, dpi=150)
 
 
-def attention_figure(found: "AttentionMap") -> Figure:
+def attention_figure(attention: "AttentionMap") -> Figure:
     """A heat map for each head, with exact zeros as dots and masked keys in grey."""
-    count, columns = len(found.tokens), min(HEADS_PER_LINE, len(found.weights))
-    lines = -(-len(found.weights) // columns)
+    count, columns = len(attention.tokens), min(HEADS_PER_LINE, len(attention.weights))
+    lines = -(-len(attention.weights) // columns)
     side = max(3.0, 0.24 * count)  # of a heat map, in inches
     figure = Figure(figsize=(columns * side + 2.2, lines * side + 1.6), layout="constrained")
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    top = max(float(weights.nan_to_num().max()) for weights in found.weights.values())
+    top = max(float(weights.nan_to_num().max()) for weights in attention.weights.values())
     small = max(4.0, min(9.0, 52 * side / count))
-    for axis, (head, weights) in zip(axes.flat, found.weights.items(), strict=False):
+    for axis, (head, weights) in zip(axes.flat, attention.weights.items(), strict=False):
         zero = weights == 0
         axis.set_facecolor(MASKED)
         axis.imshow(torch.where(zero, 1.0, torch.nan).numpy(), ListedColormap(["white"]))
         image = axis.imshow(weights.masked_fill(zero, torch.nan).numpy(), COLOURS, PowerNorm(0.5, 0, top))
         queries, keys = torch.where(zero)
         axis.scatter(keys.numpy(), queries.numpy(), s=(0.2 * 72 * side / count) ** 2, c=ZERO, linewidths=0)
-        axis.set_title(f"head {head}: {found.zeros(head):.0%} zero", fontsize=10)
-        axis.set_xticks(range(count), found.tokens, rotation=90, fontsize=small)
-        axis.set_yticks(range(count), found.tokens, fontsize=small)
+        axis.set_title(f"head {head}: {attention.zeros(head):.0%} zero", fontsize=10)
+        axis.set_xticks(range(count), attention.tokens, rotation=90, fontsize=small)
+        axis.set_yticks(range(count), attention.tokens, fontsize=small)
         axis.tick_params(length=0)
-    for axis in axes.flat[len(found.weights) :]:
+    for axis in axes.flat[len(attention.weights) :]:
         axis.set_axis_off()
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.01, label="weight (dot: exactly zero)")
-    figure.suptitle(found.title, fontsize=11)
+    figure.suptitle(attention.title, fontsize=11)
     figure.supxlabel("key", fontsize=9)
     figure.supylabel("query", fontsize=9)
     return figure

@@ -1,111 +1,89 @@
-"""The declaration of a benchmark: groups of calls including the baseline, the format of its rows, and goals."""
+"""A benchmark: groups of calls that take turns, one of them the baseline, and goals for the ratios to it."""
 
+import json
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from rsoftmax_lab.bench.rows import Case, Row
+from rsoftmax_lab.bench.timing import Call, Spread
+
+Case = dict[str, Any]  # what is measured: method, mode, shape, ...
+Record = dict[str, Any]  # a case with its cost and the machine; a line of a file of results
+COST = (*Spread._fields, "extra_bytes", "machine", "torch")  # the fields of a record besides its case
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The user's settings.
+    """The user's settings."""
 
-    Attributes:
-        threads: the thread counts to measure.
-        quick: only a few small cases, in seconds.
-        model: a folder or hub id, for benchmarks of models.
-        device: the device of the tensors, "cpu" or "cuda".
-        texts: a text file, for benchmarks of models that read one.
-    """
-
-    threads: tuple[int, ...]
-    quick: bool = False
-    model: str = ""
-    device: str = "cpu"
-    texts: str = ""
+    threads: tuple[int, ...] = (1,)  # the thread counts to measure
+    quick: bool = False  # only a few of the cases, each for a short time
+    model: str = ""  # a folder or hub id
+    device: str = "cpu"  # of the tensors: "cpu" or "cuda"
+    texts: str = ""  # a text file
 
 
 @dataclass(frozen=True)
 class Group:
-    """Calls that are measured together, interleaved.
+    """Calls that are measured together, interleaved."""
 
-    Attributes:
-        common: the fields that their cases share, including ``threads`` and ``measure``.
-        calls: creates the calls when the group is measured; each with the remaining fields of its case.
-        seconds: the minimum time to measure.
-        rounds: the minimum number of rounds.
-    """
-
-    common: Case
-    calls: Callable[[], Sequence[tuple[Case, Callable[[], object]]]]
-    seconds: float = 0.0
-    rounds: int = 9
+    case: Case  # the fields that their cases share
+    calls: Callable[[], Iterable[tuple[Case, Call]]]  # creates them, each with the remaining fields of its case
+    seconds: float = 0.0  # the minimum time to measure
+    rounds: int = 9  # the minimum number of rounds
+    measure: str = "us"  # or "bytes": memory alone
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A claim: the ratio of some cases to the baseline is at most ``at_most``.
+    """A claim: the ratio of some cases to the baseline is at most ``at_most``."""
 
-    Attributes:
-        title: the claim in words.
-        at_most: the maximum ratio.
-        cases: selects the rows: fields of the case, with the values to include.
-        against: compare with another row than the baseline: the fields in which that row's case differs.
-    """
-
-    title: str
+    title: str  # the claim in words
     at_most: float
-    cases: Mapping[str, Container[Any]]
-    against: Case = field(default_factory=dict)
+    cases: Mapping[str, Container[Any]]  # fields of the records that it covers, with the values to include
+    against: Case = field(default_factory=dict)  # compare with the case that differs in these fields, not the baseline
 
-    def measured(self, rows: Sequence[Row]) -> list[tuple[float, Row]]:
-        """The selected rows with their ratios, the slowest first."""
-        mine = [row for row in rows if all(row.case.get(name) in values for name, values in self.cases.items())]
-        return sorted(((self._ratio(row, rows), row) for row in mine), key=itemgetter(0), reverse=True)
-
-    def _ratio(self, row: Row, rows: Sequence[Row]) -> float:
+    def ratios(self, records: Sequence[Record]) -> list[tuple[float, Record]]:
+        """The selected records with their ratios, the slowest first."""
+        covered = [record for record in records if all(record.get(name) in some for name, some in self.cases.items())]
         if not self.against:
-            return row.spread.ratio
-        other = next(one for one in rows if one.case == row.case | self.against)
-        return row.spread.median / other.spread.median
+            ratios = [(record["ratio"], record) for record in covered]
+        else:
+            medians = [(case_of(record), record["median"]) for record in records]
+            others = [next(us for case, us in medians if case == case_of(r) | self.against) for r in covered]
+            ratios = [(record["median"] / us, record) for record, us in zip(covered, others, strict=True)]
+        return sorted(ratios, key=itemgetter(0), reverse=True)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The declaration of a benchmark.
+    """The declaration of a benchmark."""
 
-    Attributes:
-        file: the name of the file of rows.
-        groups: the groups in order; raises ValueError if the settings are not supported.
-        baseline: the fields that identify the baseline among the calls of a group.
-        label: the label of a row in its table, a format string of the case.
-        title: the title of a table, likewise.
-        place: a case in the verdict, likewise.
-        goals: the claims to check.
-        columns: additional columns of the tables.
-        threads: the default thread counts.
-        takes_model: whether it needs a model.
-        takes_texts: whether it reads a text file.
-        with_model: the benchmark that runs in its place if a model is given.
-        takes_device: whether it runs on GPUs.
-        draw: draws a figure of all rows.
-    """
+    file: str  # the name of the file of records
+    groups: Callable[[Settings], Iterable[Group]]  # in order; ValueError if the settings are not supported
+    baseline: Case  # the fields that identify the baseline among the calls of a group
+    label: str  # the label of a record in its table, a format string of the record
+    title: str  # the title of a table, likewise
+    slowest: str  # the slowest case in the verdict, likewise
+    goals: tuple[Goal, ...]  # the claims to check
+    threads: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))  # the default thread counts
+    options: tuple[str, ...] = ()  # which of "model", "texts" and "device" it takes; a model is required
+    with_model: "Benchmark | None" = None  # runs in its place if a model is given
+    draw: Callable[[Sequence[Record], Path], None] | None = None  # draws a figure of all records
 
-    file: str
-    groups: Callable[[Settings], Sequence[Group]]
-    baseline: Case
-    label: str
-    title: str
-    place: str
-    goals: tuple[Goal, ...]
-    columns: Mapping[str, Callable[[Row], str]] = field(default_factory=dict)
-    threads: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))
-    takes_model: bool = False
-    takes_texts: bool = False
-    with_model: "Benchmark | None" = None
-    takes_device: bool = False
-    draw: Callable[[Sequence[Row], Path], None] | None = None
+
+def case_of(record: Record) -> Case:
+    """The fields of a record that say what was measured."""
+    return {name: value for name, value in record.items() if name not in COST}
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file."""
+    records: list[Record] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, record in enumerate(records, start=1):
+        if missing := {"measure", "threads", *Spread._fields} - record.keys():
+            raise ValueError(f"{path}, line {number}: not a benchmark record, it lacks {', '.join(sorted(missing))}")
+    return records

@@ -1,4 +1,4 @@
-"""Tables of rows: one group on the terminal, and all rows against the goals."""
+"""Tables of records: one group on the terminal, ratios for the documentation, and all records against the goals."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from rsoftmax_lab.bench.benchmark import Benchmark
-from rsoftmax_lab.bench.rows import Row, Spread
+from rsoftmax_lab.bench.benchmark import Benchmark, Record
 
 
 def time_text(us: float) -> str:
@@ -43,68 +42,64 @@ def ratio_text(ratio: float) -> str:
 MEASURES = {"us": ("time", time_text), "bytes": ("extra memory", bytes_text)}
 
 
-def group_table(benchmark: Benchmark, rows: Sequence[Row], caption: str) -> Table:
-    """The rows of one group."""
-    word, _ = MEASURES[rows[0]["measure"]]
-    headers = (f"ratio to {' '.join(benchmark.baseline.values())}", word, "median", "quartiles", "extra memory")
-    title = f"{word}, {benchmark.title.format_map(rows[0].case)}"
-    table = Table(*headers, *benchmark.columns, title=escape(title), caption=caption)
-    for row in rows:
-        table.add_row(*map(escape, _cells(benchmark, row)))
+def group_table(benchmark: Benchmark, records: Sequence[Record], caption: str) -> Table:
+    """The records of one group."""
+    measure, text = MEASURES[records[0]["measure"]]
+    title = f"{measure}, {benchmark.title.format_map(records[0])}"
+    headers = (f"ratio to {' '.join(benchmark.baseline.values())}", measure, "median", "quartiles", "extra memory")
+    table = Table(*headers, title=escape(title), caption=caption)
+    for record in records:
+        cells = (
+            label(benchmark, record),
+            text(record["median"]),
+            ratio_text(record["ratio"]),
+            _quartiles(record) if record["rounds"] > 1 else "",
+            bytes_text(record["extra_bytes"]),
+        )
+        table.add_row(*map(escape, cells))
     return table
 
 
-def _cells(benchmark: Benchmark, row: Row) -> list[str]:
-    _, text = MEASURES[row["measure"]]
-    return [
-        _label(benchmark, row),
-        text(row.spread.median),
-        ratio_text(row.spread.ratio),
-        _quartiles(row.spread) if row.spread.rounds > 1 else "",
-        "" if row.extra_bytes is None else bytes_text(row.extra_bytes),
-        *(cell(row) for cell in benchmark.columns.values()),
-    ]
-
-
-def ratio_table(benchmark: Benchmark, rows: Sequence[Row], column: str) -> str:
+def ratio_table(benchmark: Benchmark, records: Sequence[Record], column: str) -> str:
     """A Markdown table of ratios with quartiles: one line per label, one column per group.
 
     Args:
         benchmark: the benchmark.
-        rows: its rows.
-        column: the name of a group, a format string of the case.
+        records: its records.
+        column: the name of a group, a format string of the record.
     """
     cells: dict[str, dict[str, str]] = {}
-    for row in rows:
-        cell = f"{ratio_text(row.spread.ratio)} ({_quartiles(row.spread)})"
-        cells.setdefault(_label(benchmark, row), {})[column.format_map(row.case)] = cell
-    base = _label(benchmark, next(row for row in rows if row.case.items() >= benchmark.baseline.items()))
+    for record in records:
+        cell = f"{ratio_text(record['ratio'])} ({_quartiles(record)})"
+        cells.setdefault(label(benchmark, record), {})[column.format_map(record)] = cell
+    base = label(benchmark, next(record for record in records if record.items() >= benchmark.baseline.items()))
     columns = list(cells.pop(base))
-    lines = [[f"`{label}`", *(found.get(name, "") for name in columns)] for label, found in cells.items()]
+    lines = [[f"`{name}`", *(line.get(title, "") for title in columns)] for name, line in cells.items()]
     return markdown([f"ratio to {base}", *columns], lines)
 
 
-def _label(benchmark: Benchmark, row: Row) -> str:
-    return " ".join(benchmark.label.format_map(row.case).split())
-
-
-def _quartiles(spread: Spread) -> str:
-    return f"{ratio_text(spread.ratio_low)} - {ratio_text(spread.ratio_high)}"
-
-
-def verdict(benchmark: Benchmark, rows: Sequence[Row]) -> str:
+def verdict(benchmark: Benchmark, records: Sequence[Record]) -> str:
     """A Markdown table of goals, with the median and the slowest of the cases that each one covers."""
     lines = []
     for goal in benchmark.goals:
-        if cases := goal.measured(rows):
+        if cases := goal.ratios(records):
             ratios = [ratio for ratio, _ in cases]
-            place = benchmark.place.format_map(cases[0][1].case).replace(", ,", ",")  # a mapping without a parameter
-            slowest = f"{ratio_text(ratios[0])} ({place})"
+            slowest = benchmark.slowest.format_map(cases[0][1]).replace(", ,", ",")  # a mapping without a parameter
             within = f"{sum(ratio <= goal.at_most for ratio in ratios)} of {len(ratios)}"
-            lines.append([goal.title, f"{goal.at_most}", ratio_text(statistics.median(ratios)), slowest, within])
+            median = ratio_text(statistics.median(ratios))
+            lines.append([goal.title, f"{goal.at_most}", median, f"{ratio_text(ratios[0])} ({slowest})", within])
     return markdown(["target", "at most", "median", "slowest case", "cases within"], lines)
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+
+
+def label(benchmark: Benchmark, record: Record) -> str:
+    """The label of a record in tables."""
+    return " ".join(benchmark.label.format_map(record).split())
+
+
+def _quartiles(record: Record) -> str:
+    return f"{ratio_text(record['ratio_low'])}-{ratio_text(record['ratio_high'])}"

@@ -15,19 +15,29 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import rsoftmax
-from rsoftmax_lab.bench.rows import Spread
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler is only used to count bytes
 
 Call = Callable[[], object]
 MODES = ("forward", "forward+backward")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+
+
+class Spread(NamedTuple):
+    """The median cost of a call over the rounds, and its ratio to the baseline in the same round, with quartiles."""
+
+    median: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    rounds: int
 
 
 def keep_freed_memory() -> None:
@@ -38,11 +48,8 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         allocator = ctypes.CDLL(None)
-        for threshold, size in ((_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 2**25)):
-            allocator.mallopt(threshold, size)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+        allocator.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        allocator.mallopt(M_MMAP_THRESHOLD, 2**25)
 
 
 def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call:
@@ -54,18 +61,29 @@ def in_mode(mode: str, function: Callable[..., Tensor], *inputs: Tensor) -> Call
     return lambda: torch.autograd.grad(function(*leaves), leaves, g)
 
 
+def training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Call:
+    """A call of forward, loss, backward and the optimizer. The first step, which allocates its state, is taken here."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    step()
+    return step
+
+
 def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) -> list[Spread]:
     """Time interleaved calls for a minimum of seconds and rounds; ratios are to the call at index ``base``."""
     loops = [_loops(call) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
-    turns = list(range(len(calls)))
-    shuffle = random.Random(0).shuffle
+    order, shuffle = list(range(len(calls))), random.Random(0).shuffle
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[base]) < rounds:
-        shuffle(turns)
-        for turn in turns:
-            times[turn].append(_seconds(calls[turn], loops[turn]))
-    return [spread(mine, times[base]) for mine in times]
+        shuffle(order)
+        for i in order:
+            times[i].append(_seconds(calls[i], loops[i]))
+    return [spread(of_call, times[base]) for of_call in times]
 
 
 def spread(times: Sequence[float], base: Sequence[float]) -> Spread:

@@ -1,13 +1,14 @@
 """Ensembles merged into a single network, and the classifier's training on features that an encoder computed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
-from rsoftmax.labels.estimators.training import Network
+from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models.base import LabelNetwork
@@ -20,47 +21,66 @@ def fit_features(
     y: Tensor,
     held_out: tuple[Tensor, Tensor] | None,
     names: Sequence[str],
-    head: dict[str, Any],
+    head_arguments: dict[str, Any],
+    *,
+    head: HeadOptions | None = None,
+    training: TrainingOptions | None = None,
     **settings: Any,
 ) -> tuple[LabelNetwork, Evaluation]:
     """Train a :class:`SparseLabelClassifier` on standardised features and merge its ensemble.
 
     Args:
-        x: features [rows, d].
-        y: labels [rows, K], 0 or 1, NaN where unknown; rows without a known label are left out.
-        held_out: features and labels of held-out rows, in place of folds.
+        x: features [samples, d].
+        y: labels [samples, K], 0 or 1, NaN where unknown; samples without a known label are left out.
+        held_out: features and labels of held-out samples, in place of folds.
         names: the names of the labels.
-        head: settings of the head.
-        settings: settings of the classifier.
+        head_arguments: arguments of :class:`rsoftmax.labels.MultiLabelHead`.
+        head, training, settings: arguments of the classifier; there is no preprocessing.
 
     Returns:
-        A single network for features that are not standardised, and its evaluation on held-out rows.
+        A single network for features that are not standardised, and its evaluation on held-out samples.
     """
     shift, spread = x.mean(0), x.std(0, correction=0)
     scale = spread.where(spread > CONSTANT, torch.inf)
-    model = SparseLabelClassifier(preprocessing=None, **{**head, **settings})
+    choices = {name: head_arguments[name] for name in ("mapping", "loss", "rule") if name in head_arguments}
+    decoder = {name: value for name, value in head_arguments.items() if name not in choices}
+    head = replace(head or HeadOptions(), **choices)
+    training = replace(training or TrainingOptions(), preprocessing=None)
+    model = SparseLabelClassifier(head=head, training=training, **decoder | settings)
+    validation = None if held_out is None else ((held_out[0] - shift) / scale, held_out[1])
+    fit_mergeable(model, (x - shift) / scale, y, names, validation)
+    return merge(model, shift, scale), model.evaluation_
+
+
+def fit_mergeable(
+    model: SparseLabelClassifier,
+    x: Tensor,
+    y: Tensor,
+    names: Sequence[str],
+    held_out: tuple[Tensor, Tensor] | None = None,
+) -> SparseLabelClassifier:
+    """Fit a classifier on the samples of which a label is known; raise before if it could not be merged."""
     check_mergeable(model)
-    validation = None if held_out is None else training_rows((held_out[0] - shift) / scale, held_out[1])
-    model.fit(*training_rows((x - shift) / scale, y), validation=validation)
-    return merge(model, shift, scale), model.evaluation_.rename(names)
+    if not (y == 1).any():
+        raise ValueError("no sample has a label; pass samples with and without each label")
+    validation = None if held_out is None else _known_samples(*held_out)
+    return model.fit(*_known_samples(x, y), classes=names, validation=validation)
 
 
-def training_rows(x: Tensor, y: Tensor) -> tuple[Any, Any]:
-    """Features and labels as the classifier takes them, without the rows of which no label is known.
-
-    A single label is passed as sets, because one column would mean two classes.
-    """
+def _known_samples(x: Tensor, y: Tensor) -> tuple[Any, Any]:
     known = ~y.isnan().all(1)
-    x, y = x[known], y[known]
-    return x.numpy(), y.numpy() if y.shape[1] > 1 else [["it"] if has else [] for has in y[:, 0].bool().tolist()]
+    return x[known].numpy(), y[known].numpy()
 
 
 def check_mergeable(model: SparseLabelClassifier) -> None:
-    """Raise before training if the networks could not be merged: a rule that reads logits needs those of each."""
-    if model.backbone is not None:
-        raise ValueError("networks with a backbone cannot be merged; use hidden_layer_sizes=(512,)")
-    if model.n_estimators != 1 and resolve_rule(model.mapping, model.loss, model.rule).logit_mlps:
-        raise ValueError(f"networks with rule={model.rule!r} cannot be merged; pass n_estimators=1 or another rule")
+    """Raise if networks cannot be merged: they need one hidden layer, and a rule that does not read logits."""
+    if model.backbone is not None or len(model.hidden_layer_sizes) > 1:
+        raise ValueError(
+            "networks with a backbone or several hidden layers cannot be merged; use hidden_layer_sizes=(512,)"
+        )
+    head = model.head or HeadOptions()
+    if model.n_estimators != 1 and resolve_rule(head.mapping, head.loss, head.rule).logit_mlps:
+        raise ValueError(f"networks with rule={head.rule!r} cannot be merged; pass n_estimators=1 or another rule")
 
 
 @torch.no_grad()
@@ -77,38 +97,26 @@ def merge(model: SparseLabelClassifier, shift: Tensor, scale: Tensor) -> LabelNe
         shift, scale: mean and standard deviation of the features, [features].
     """
     check_mergeable(model)
-    nets: list[Network] = [net.module_ for net in model.estimators_]
-    first = nets[0].head
-    layers = [[part for part in net.backbone.modules() if isinstance(part, nn.Linear)] for net in nets]
-    if len(layers[0]) > 1:
-        raise ValueError(
-            f"networks with {len(layers[0])} hidden layers cannot be merged; use hidden_layer_sizes=(512,)"
-        )
-    width = sum(part[0].out_features for part in layers if part)
-    network = LabelNetwork(len(shift), first.num_labels, width, **model._head())
-    if width:
-        weight, bias = (torch.cat([getattr(part[0], name) for part in layers]) for name in ("weight", "bias"))
-        _copy(network.hidden[0], *_unstandardise(weight, bias, shift, scale))
-    for name in first.rule.layers(first.num_labels):
-        outs: list[Any] = [net.head.get_submodule(name) for net in nets]
-        bias = torch.stack([part.bias for part in outs]).mean(0)
-        if width:
-            _copy(network.head.get_submodule(name), torch.cat([part.weight for part in outs], 1) / len(nets), bias)
-        else:
-            mean = torch.stack([part.weight for part in outs]).mean(0)
-            _copy(network.head.get_submodule(name), *_unstandardise(mean, bias, shift, scale))
-    for name in first.rule.logit_mlps:
-        network.head.get_submodule(name).load_state_dict(first.get_submodule(name).state_dict())
-    network.head.decoder.load_state_dict(first.decoder.state_dict())
-    return network.eval()
+    heads = [network.head for network in model.estimators_]
+    hidden = [layer for net in model.estimators_ for layer in net.backbone.modules() if isinstance(layer, nn.Linear)]
+    width = sum(layer.out_features for layer in hidden)
+    merged = LabelNetwork(len(shift), heads[0].num_labels, width, **model._head_arguments())
+    if hidden:
+        weight, bias = (torch.cat([getattr(layer, name) for layer in hidden]) for name in ("weight", "bias"))
+        merged.hidden[0].load_state_dict(_unstandardise(weight, bias, shift, scale))
+    for name in heads[0].rule.layers(heads[0].num_labels):
+        layers: list[Any] = [head.get_submodule(name) for head in heads]
+        weights, bias = [layer.weight for layer in layers], torch.stack([layer.bias for layer in layers]).mean(0)
+        state = {"weight": torch.cat(weights, 1) / len(weights), "bias": bias}
+        if not hidden:
+            state = _unstandardise(torch.stack(weights).mean(0), bias, shift, scale)
+        merged.head.get_submodule(name).load_state_dict(state)
+    for name in (*heads[0].rule.logit_mlps, "decoder"):
+        merged.head.get_submodule(name).load_state_dict(heads[0].get_submodule(name).state_dict())
+    return merged.eval()
 
 
-def _unstandardise(weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _unstandardise(weight: Tensor, bias: Tensor, shift: Tensor, scale: Tensor) -> dict[str, Tensor]:
     """A linear layer on standardised features as one on the features themselves."""
     weight = weight / scale
-    return weight, bias - weight @ shift
-
-
-def _copy(layer: Any, weight: Tensor, bias: Tensor) -> None:
-    layer.weight.copy_(weight)
-    layer.bias.copy_(bias)
+    return {"weight": weight, "bias": bias - weight @ shift}

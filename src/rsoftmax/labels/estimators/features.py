@@ -1,8 +1,9 @@
 """Features: embeddings from an encoder, and preprocessing for networks, with scikit-learn or as a torch module."""
 
 import math
+import operator
 import warnings
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,11 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Embed texts or images as an array [items, features]."""
-        features: Tensor = self._encoder().embed(X, batch_size=self.batch_size, progress=self.verbose > 0)
+        features: Tensor = self._encoder().embed(X, batch_size=self.batch_size, verbose=self.verbose > 0)
         return features.numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """The names of the features: embedding0, embedding1, ..."""
+        """Return the names of the features: embedding0, embedding1, ..."""
         return np.array([f"embedding{i}" for i in range(self._encoder().config.features)], dtype=object)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -92,42 +93,32 @@ def _load_encoder(source: str, pooling: str | None, normalize: bool | None, max_
 
 
 def fit_preprocessing(X: Matrix, preprocessing: str | None, random: np.random.RandomState) -> Any:
-    """Return a transformer fitted to these rows, or None if they are left unchanged.
+    """Return a transformer fitted to features [samples, d], or None if they are left unchanged.
 
     Args:
-        X: features [rows, d], dense or sparse.
+        X: features, dense or sparse.
         preprocessing: "auto": dense columns are mapped to a normal distribution by their quantiles, clipped at 3 and
             standardised; sparse counts are weighted by TF-IDF and rows scaled to length ``sqrt(d)``; sparse rows with
             negative values are scaled by one number. None: no preprocessing.
-        random: draws the rows from which quantiles are computed, if there are very many.
+        random: draws the samples from which quantiles are computed, if there are very many.
     """
     if preprocessing is None or X.ndim != 2:
         _warn_if_uneven(X)
         return None
-    return _fit_sparse(X) if sp.issparse(X) else _fit_dense(X, random)
-
-
-def _fit_dense(X: Matrix, random: np.random.RandomState) -> Any:
-    quantiles = QuantileTransformer(
-        n_quantiles=min(QUANTILES, len(X)), output_distribution="normal", random_state=random.randint(2**31)
-    )
-    return make_pipeline(quantiles, FunctionTransformer(_clip), StandardScaler()).fit(X)
-
-
-def _fit_sparse(X: Matrix) -> Any:
+    if not sp.issparse(X):
+        quantiles = QuantileTransformer(
+            n_quantiles=min(QUANTILES, len(X)), output_distribution="normal", random_state=random.randint(2**31)
+        )
+        clip = FunctionTransformer(np.clip, kw_args={"a_min": -CLIP, "a_max": CLIP})
+        return make_pipeline(quantiles, clip, StandardScaler()).fit(X)
     if (X.data < 0).any():
         size = float(np.sqrt((X.data**2).sum() / max(X.shape[0] * X.shape[1], 1))) or 1.0
-        return FunctionTransformer(_multiply, kw_args={"factor": 1 / size}, accept_sparse=True).fit(X)
-    scaling = FunctionTransformer(_multiply, kw_args={"factor": float(np.sqrt(X.shape[1]))}, accept_sparse=True)
-    return make_pipeline(TfidfTransformer(), scaling).fit(X)
+        return _scaling(1 / size).fit(X)
+    return make_pipeline(TfidfTransformer(), _scaling(float(np.sqrt(X.shape[1])))).fit(X)
 
 
-def _clip(X: Matrix) -> Matrix:
-    return np.clip(X, -CLIP, CLIP)
-
-
-def _multiply(X: Matrix, factor: float) -> Matrix:
-    return X * factor
+def _scaling(factor: float) -> FunctionTransformer:
+    return FunctionTransformer(partial(operator.mul, factor), accept_sparse=True)
 
 
 def _warn_if_uneven(X: Matrix) -> None:
@@ -144,22 +135,22 @@ def _warn_if_uneven(X: Matrix) -> None:
 
 
 class Preprocessing(nn.Module):
-    r"""The preprocessing of dense features as a torch module.
+    r"""The preprocessing of dense features as a torch module, which ONNX can express.
 
     .. math:: y = (\mathrm{clip}(\Phi^{-1}(p(x)), -3, 3) - \mathrm{mean}) / \mathrm{scale}
 
-    where p(x) is the fraction of training rows below x, linear between quantiles, and the middle of equal ones. It is
-    computed in float64, in which scikit-learn decides whether a float32 value equals a quantile.
+    from [samples, features] to [samples, features], where p(x) is the fraction of training samples below x, linear
+    between quantiles, and the middle of equal ones. It is computed in float64, in which scikit-learn's
+    QuantileTransformer decides whether a float32 value equals a quantile.
 
     Args:
         features: the number of features.
         quantiles: the number of quantiles per feature.
-
-    Returns:
-        From features [rows, d] to features [rows, d].
-
-    Reference: scikit-learn's QuantileTransformer.
     """
+
+    quantiles: Tensor
+    mean: Tensor
+    scale: Tensor
 
     def __init__(self, features: int, quantiles: int) -> None:
         super().__init__()
@@ -167,39 +158,31 @@ class Preprocessing(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
 
-    quantiles: Tensor
-    mean: Tensor
-    scale: Tensor
-
     @classmethod
-    def of(cls, fitted: Any) -> "Preprocessing":
-        """Copy what :func:`fit_preprocessing` found for dense features."""
-        quantile, _, scaler = (step for _, step in fitted.steps)
-        made = cls(quantile.quantiles_.shape[1], quantile.quantiles_.shape[0])
-        made.quantiles.copy_(torch.from_numpy(quantile.quantiles_.T.copy()))
-        made.mean.copy_(torch.from_numpy(scaler.mean_))
-        made.scale.copy_(torch.from_numpy(scaler.scale_))
-        return made
+    def of(cls, pipeline: Any) -> "Preprocessing":
+        """Copy what :func:`fit_preprocessing` fitted to dense features."""
+        quantiles, _, scaler = (step for _, step in pipeline.steps)
+        module = cls(*quantiles.quantiles_.T.shape)
+        module.quantiles.copy_(torch.from_numpy(quantiles.quantiles_.T.copy()))
+        module.mean.copy_(torch.from_numpy(scaler.mean_))
+        module.scale.copy_(torch.from_numpy(scaler.scale_))
+        return module
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform features."""
-        z = normal_quantile(self._cumulative(x).float()).clamp(-CLIP, CLIP)
-        return (z - self.mean) / self.scale
-
-    def _cumulative(self, x: Tensor) -> Tensor:
-        """p(x)."""
-        q, entries = self.quantiles, x.double().unsqueeze(-1)
+        q, values = self.quantiles, x.double().unsqueeze(-1)
         last = q.shape[1] - 1
-        below, upto = (q < entries).sum(-1), (q <= entries).sum(-1)
+        below, upto = (q < values).sum(-1), (q <= values).sum(-1)
         left = (upto - 1).clamp(0, max(last - 1, 0))
         low, high = self._at(left), self._at((left + 1).clamp(max=last))
         between = left + (x - low) / (high - low).where(high > low, 1)
-        share = torch.where(upto > below, (below + upto - 1) / 2, between) / max(last, 1)
-        share = share.where((x + EDGE).double() <= q[:, -1], 1)
-        return share.where((x - EDGE).double() >= q[:, 0], 0)
+        p = torch.where(upto > below, (below + upto - 1) / 2, between) / max(last, 1)
+        p = p.where((x + EDGE).double() <= q[:, -1], 1)
+        p = p.where((x - EDGE).double() >= q[:, 0], 0)
+        return (normal_quantile(p.float()).clamp(-CLIP, CLIP) - self.mean) / self.scale
 
-    def _at(self, places: Tensor) -> Tensor:
-        return self.quantiles.expand(places.shape[0], -1, -1).gather(-1, places.unsqueeze(-1)).squeeze(-1)
+    def _at(self, index: Tensor) -> Tensor:
+        return self.quantiles.expand(index.shape[0], -1, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 def normal_quantile(p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per row; its folds, and scores."""
+"""The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per sample; its folds, and scores."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -19,139 +19,129 @@ class Targets:
     """The format of the first ``y``, which later ones have to share and in which predictions are returned.
 
     Args:
-        y: labels [rows, K], 0 or 1, as an array, a sparse matrix or a data frame, NaN or -1 where unknown; lists or
-            sets of names, one per row; strings of names, if there is a separator; or classes [rows].
-        classes: all classes, if ``y`` is 1-d and may lack some; all names, if it holds sets.
-        separator: separates the names in a string, such as ";"; "": each string is one class.
-        owner: the estimator named in errors.
-        can_split: whether the owner has an argument ``label_separator``.
+        y: labels [samples, K], 0 or 1, as an array, a sparse matrix or a data frame, NaN or -1 where unknown; lists or
+            sets of names, one per sample; strings of names, if the estimator has a ``label_separator`` such as ";";
+            or classes [samples].
+        estimator: named in errors.
+        classes: all classes, if ``y`` is 1-d and may lack some; all names, if it holds sets; the names of the columns
+            of a matrix, which may then have a single one.
 
     Attributes:
-        kind: "classes": every row has exactly one, because ``y`` is 1-d or a single column; "matrix"; "frame": a data
-            frame; "sets": of names; "joined": names in one string.
+        kind: "classes": every sample has exactly one, because ``y`` is 1-d or a single column; "matrix"; "frame": a
+            data frame; "sets": of names; "joined": names in one string.
         classes: the classes; a data frame's columns; the names; otherwise the column numbers.
         sparse: whether ``y`` is a sparse matrix.
     """
 
-    def __init__(
-        self,
-        y: Matrix,
-        classes: Matrix = None,
-        *,
-        separator: str | None = None,
-        owner: str = "SparseLabelClassifier",
-        can_split: bool = True,
-    ) -> None:
-        self.owner, self.separator, self.can_split = owner, separator, can_split
+    def __init__(self, y: Matrix, estimator: Any, classes: Matrix = None) -> None:
+        self.owner, self.separator = type(estimator).__name__, getattr(estimator, "label_separator", None)
         if y is None:
-            raise ValueError(f"This {owner} estimator requires y to be passed, but the target y is None.")
-        self.kind = self._kind(y if hasattr(y, "__len__") or sp.issparse(y) else np.asarray(y))
+            raise ValueError(f"This {self.owner} estimator requires y to be passed, but the target y is None.")
+        y = y if hasattr(y, "__len__") or sp.issparse(y) else np.asarray(y)
+        self.kind = self._kind(y, classes, hasattr(estimator, "label_separator"))
         self.sparse: bool = sp.issparse(y)
-        self.answer_type: type = type(next(iter(y), [])) if self.kind == "sets" else type(y)
+        self.container: type = type(next(iter(y), [])) if self.kind == "sets" else type(y)
         self.classes: NDArray[Any] = self._classes(y, classes)
 
     @property
     def one_class(self) -> bool:
-        """Whether every row has exactly one class."""
+        """Whether every sample has exactly one class."""
         return self.kind == "classes"
 
     def indicator(self, y: Matrix, classes: Matrix = None) -> Matrix:
-        """Return the labels as a matrix [rows, K] of 0 and 1, dense or CSR, NaN where unknown."""
+        """Return the labels as a matrix [samples, K] of 0 and 1, dense or CSR, NaN where unknown."""
         if classes is not None and not np.array_equal(np.unique(classes), np.unique(self.classes)):
             raise ValueError(f"{self.owner}: {classes=} differ from those of the targets, {self.classes}; omit them")
         if self.kind == "classes":
-            return self._one_hot(_column(y))
-        return self._of_names(self._sets(y)) if self.kind in ("sets", "joined") else self._check_labels(y)
+            y = _column(y)
+            self._refuse(np.setdiff1d(y, self.classes))
+            return y[:, None] == self.classes
+        if self.kind in ("matrix", "frame"):
+            return self._check_matrix(y)
+        samples, columns = self._sets(y), {name: column for column, name in enumerate(self.classes)}
+        Y = np.zeros((len(samples), len(columns)), dtype=np.int64)
+        for row, names in zip(Y, samples, strict=True):
+            self._refuse([name for name in names if name not in columns])
+            row[[columns[name] for name in names]] = 1
+        return Y
 
-    def answer(self, found: Matrix, X: Matrix = None) -> Any:
-        """Return a matrix of 0 and 1 in the format of the first ``y``."""
+    def inverse_transform(self, Y: Matrix, X: Matrix = None) -> Any:
+        """Return a matrix of 0 and 1 in the format of the first ``y``; a data frame has the index of X."""
         if self.kind == "frame":
-            return self.answer_type(found, columns=self.classes, index=getattr(X, "index", None))
+            return self.container(Y, columns=self.classes, index=getattr(X, "index", None))
         if self.kind == "joined":
-            return np.array([str(self.separator).join(map(str, row)) for row in self.names(found)], dtype=object)
-        return [self.answer_type(row) for row in self.names(found)] if self.kind == "sets" else found
+            return np.array([str(self.separator).join(map(str, names)) for names in self.names(Y)], dtype=object)
+        return [self.container(names) for names in self.names(Y)] if self.kind == "sets" else Y
 
-    def as_given(self, found: NDArray[np.bool_]) -> Matrix:
-        """Return labels as a matrix of 0 and 1, sparse if the targets were."""
-        return sp.csr_array(found.astype(np.int64)) if self.sparse else found.astype(np.int64)
+    def names(self, Y: Matrix) -> list[list[Any]]:
+        """Return the names of the labels of each sample."""
+        Y = sp.csr_array(Y)
+        return [self.classes[labels].tolist() for labels in np.split(Y.indices, Y.indptr[1:-1])]
 
-    def names(self, found: Matrix) -> list[list[Any]]:
-        """Return the names of the labels of each row."""
-        rows = sp.csr_array(found)
-        return [self.classes[part].tolist() for part in np.split(rows.indices, rows.indptr[1:-1])]
+    def matrix(self, batches: Iterable[NDArray[np.bool_]]) -> Matrix:
+        """Return the labels of batches of samples as one matrix of 0 and 1, sparse if the targets were."""
+        if self.sparse:
+            return sp.vstack([sp.csr_array(Y.astype(np.int64)) for Y in batches], "csr")
+        return np.concatenate([Y.astype(np.int64) for Y in batches])
 
-    def stack(self, batches: Iterable[NDArray[np.bool_]]) -> Matrix:
-        """Return the labels of many batches as one matrix, see :meth:`as_given`."""
-        found = [self.as_given(batch) for batch in batches]
-        return sp.vstack(found, "csr") if self.sparse else np.concatenate(found)
-
-    def _kind(self, y: Matrix) -> Kind:
+    def _kind(self, y: Matrix, classes: Matrix, can_split: bool) -> Kind:
         if sp.issparse(y) or getattr(y, "ndim", 0) > 1:
-            single = y.shape[1] == 1
+            single = y.shape[1] == 1 and np.shape(classes) != (1,)
             return "classes" if single else "frame" if hasattr(y, "columns") else "matrix"
         if _holds_names(y):
             return "sets"
         if self.separator:
             return "joined"
-        self._refuse_joined(y)
+        if self.separator is None:
+            self._refuse_joined(y, can_split)
         if np.ndim(y) == 2 and not np.shape(y)[1]:
-            raise ValueError(f"{self.owner}: no row of y has a label")
+            raise ValueError(f"{self.owner}: no sample has a label; y holds empty lists only")
         return "matrix" if np.ndim(y) == 2 and np.shape(y)[1] != 1 else "classes"
 
-    def _refuse_joined(self, y: Matrix) -> None:
+    def _refuse_joined(self, y: Matrix, can_split: bool) -> None:
         """Refuse strings such as "a;c", which would become one class for each combination of labels."""
-        values = {value for value in np.ravel(np.asarray(y, dtype=object)) if isinstance(value, str)}
-        for separator in SEPARATORS if self.separator is None else ():
-            joined = sorted(value for value in values if separator in value)
-            parts = [part.strip() for value in values for part in value.split(separator)]
+        texts = {text for text in np.ravel(np.asarray(y, dtype=object)) if isinstance(text, str)}
+        for separator in SEPARATORS:
+            joined = sorted(text for text in texts if separator in text)
+            parts = [part.strip() for text in texts for part in text.split(separator)]
             if joined and (separator != "," or len(set(parts)) < len(parts)):
+                labels, classes = f"y=[s.split({separator!r}) for s in y]", "y=LabelEncoder().fit_transform(y)"
+                if can_split:
+                    labels, classes = f"label_separator={separator!r}", "label_separator=''"
                 raise ValueError(
                     f"{self.owner}: y holds {joined[0]!r}, which looks like several labels in one string;"
-                    f" {self._remedy(separator)}"
+                    f" for labels pass {labels}, for classes pass {classes}"
                 )
-
-    def _remedy(self, separator: str) -> str:
-        if self.can_split:
-            return f"label_separator={separator!r} splits it, label_separator='' keeps it as one class"
-        return (
-            f"for labels pass y=[row.split({separator!r}) for row in y],"
-            " for classes pass y=LabelEncoder().fit_transform(y)"
-        )
 
     def _classes(self, y: Matrix, classes: Matrix) -> NDArray[Any]:
         if self.kind in ("sets", "joined"):
-            names = {name for row in self._sets(y) for name in row} if classes is None else set(classes)
-            return _array_of(sorted(names))
+            names = sorted({name for names in self._sets(y) for name in names} if classes is None else set(classes))
+            return np.array(names, dtype=None if all(isinstance(name, str) for name in names) else object)
         if self.kind == "classes":
             y = _column(y, warn=True)
             check_classification_targets(y)
             return np.unique(y if classes is None else classes)
-        return np.asarray(y.columns) if self.kind == "frame" else np.arange(np.shape(y)[1])
+        columns = y.columns if self.kind == "frame" else range(np.shape(y)[1])
+        return np.asarray(classes if np.shape(classes) == np.shape(columns) else columns)
 
     def _sets(self, y: Matrix) -> list[Collection[Any]]:
         if self.kind == "sets":
             return list(y)
-        if not all(isinstance(row, str) for row in y):
-            raise ValueError(f"{self.owner}: label_separator={self.separator!r} needs a string for each row of y")
-        return [[name.strip() for name in row.split(self.separator) if name.strip()] for row in y]
+        if not all(isinstance(names, str) for names in y):
+            raise ValueError(f"{self.owner}: label_separator={self.separator!r} needs a string for each sample of y")
+        return [[name.strip() for name in names.split(self.separator) if name.strip()] for names in y]
 
-    def _of_names(self, rows: Sequence[Collection[Any]]) -> NDArray[np.int64]:
-        columns = {name: column for column, name in enumerate(self.classes)}
-        found = np.zeros((len(rows), len(columns)), dtype=np.int64)
-        for row, names in zip(found, rows, strict=True):
-            unknown = [name for name in names if name not in columns]
-            if unknown:
-                raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
-            row[[columns[name] for name in names]] = 1
-        return found
+    def _refuse(self, unknown: Matrix) -> None:
+        if len(unknown):
+            raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
 
-    def _check_labels(self, y: Matrix) -> Matrix:
+    def _check_matrix(self, y: Matrix) -> Matrix:
         if self.kind == "frame" and hasattr(y, "columns"):
             y = self._columns(y)
         y = sp.csr_array(y) if sp.issparse(y) else np.asarray(y)
         if y.ndim != 2 or y.shape[1] != len(self.classes):
             raise ValueError(
-                f"{self.owner}: y must be [rows, {len(self.classes)}] of 0 and 1, as in the first call,"
+                f"{self.owner}: y must be [samples, {len(self.classes)}] of 0 and 1, as in the first call,"
                 f" got shape {[*y.shape]}"
             )
         values = y.data if sp.issparse(y) else y
@@ -175,77 +165,68 @@ class Targets:
         columns = list(y.columns)
         return values[:, [columns.index(name) for name in self.classes]]
 
-    def _one_hot(self, y: NDArray[Any]) -> NDArray[np.bool_]:
-        unknown = np.setdiff1d(y, self.classes)
-        if len(unknown):
-            raise ValueError(f"{self.owner}: y holds {unknown[0]!r}, which is not among classes={self.classes}")
-        found: NDArray[np.bool_] = y[:, None] == self.classes
-        return found
-
 
 def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
     """F-beta of ``model.average`` and ``model.beta``; for 1-d targets, accuracy. Unknown labels are ignored."""
-    found, targets = model.predict(X), model._targets
+    predicted, targets = model.predict(X), model._targets
     if targets.one_class:
-        return float(accuracy_score(y, found, sample_weight=sample_weight))
-    y, found = targets.indicator(y), targets.indicator(found)
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+    y, predicted = targets.indicator(y), targets.indicator(predicted)
     if has_unknown(y):
-        y, found = (part.toarray() if sp.issparse(part) else part for part in (y, found))
+        y, predicted = (Y.toarray() if sp.issparse(Y) else Y for Y in (y, predicted))
         known = ~np.isnan(y).all(1)
-        y, found = np.nan_to_num(y[known]), np.where(np.isnan(y), 0, found)[known]
+        y, predicted = np.nan_to_num(y[known]), np.where(np.isnan(y), 0, predicted)[known]
         sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-    score = fbeta_score(
-        y, found, beta=model.beta, average=model.average, sample_weight=sample_weight, zero_division=1.0
-    )
-    return float(score)
+    options = {"beta": model.beta, "average": model.average, "sample_weight": sample_weight}
+    return float(fbeta_score(y, predicted, zero_division=1.0, **options))
 
 
 def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> NDArray[np.intp]:
-    """Return the fold of each row, such that each label has about as many rows in every fold.
+    """Return the fold of each sample, such that each label has about as many samples in every fold.
 
-    Rows with the rarest label are assigned first, each to the fold with the largest deficit of that label; among equals
-    to the fold with the largest deficit of rows. Rows without a label come last.
+    Samples with the rarest label are assigned first, each to the fold with the largest deficit of that label; among
+    equals to the fold with the largest deficit of samples. Samples without a label come last.
 
     Args:
-        Y: labels [rows, K], 0 or 1, dense or sparse.
+        Y: labels [samples, K], 0 or 1, dense or sparse.
         folds: the number of folds.
         random: breaks the remaining ties.
 
     Reference: Sechidis et al., On the stratification of multi-label data (2011).
     """
     labels = sp.csr_array(Y)
-    rows_with, left = labels.tocsc(), np.asarray(labels.sum(0)).ravel()
-    deficit = [[rows / folds] * folds for rows in left.tolist()]  # of each label in each fold
+    columns, left = labels.tocsc(), np.asarray(labels.sum(0)).ravel()
+    deficit = [[count / folds] * folds for count in left.tolist()]  # of each label in each fold
     free = [labels.shape[0] / folds] * folds
-    found = np.full(labels.shape[0], -1, dtype=np.intp)
+    fold = np.full(labels.shape[0], -1, dtype=np.intp)
 
-    def assign(row: int, wanted: list[float]) -> None:
-        best = _largest(free, _largest(wanted, range(folds)))
-        fold = found[row] = best[random.randint(len(best))]
-        of_row = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
-        for label in of_row.tolist():
-            deficit[label][fold] -= 1
-        left[of_row] -= 1
-        free[fold] -= 1
+    def assign(sample: int, wanted: list[float]) -> None:
+        best = _argmaxima(free, _argmaxima(wanted, range(folds)))
+        i = fold[sample] = best[random.randint(len(best))]
+        of_sample = labels.indices[labels.indptr[sample] : labels.indptr[sample + 1]]
+        for label in of_sample.tolist():
+            deficit[label][i] -= 1
+        left[of_sample] -= 1
+        free[i] -= 1
 
     while (left > 0).any():
         label = np.where(left > 0, left, np.inf).argmin()
-        rows = rows_with.indices[rows_with.indptr[label] : rows_with.indptr[label + 1]]
-        for row in random.permutation(rows[found[rows] < 0]):
-            assign(row, deficit[label])
-    for row in random.permutation(np.flatnonzero(found < 0)):
-        assign(row, free)
-    return found
+        samples = columns.indices[columns.indptr[label] : columns.indptr[label + 1]]
+        for sample in random.permutation(samples[fold[samples] < 0]):
+            assign(sample, deficit[label])
+    for sample in random.permutation(np.flatnonzero(fold < 0)):
+        assign(sample, free)
+    return fold
 
 
-def _largest(values: Sequence[float], places: Sequence[int]) -> list[int]:
-    """The places of the largest value."""
-    largest = max(values[i] for i in places)
-    return [i for i in places if values[i] == largest]
+def _argmaxima(values: Sequence[float], indices: Sequence[int]) -> list[int]:
+    """The indices of the largest value."""
+    largest = max(values[i] for i in indices)
+    return [i for i in indices if values[i] == largest]
 
 
 def has_unknown(Y: Matrix) -> bool:
-    """Whether a matrix of labels holds NaN."""
+    """Whether a matrix of labels contains NaN."""
     values = np.asarray(Y.data if sp.issparse(Y) else Y)
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
@@ -263,12 +244,8 @@ def _column(y: Matrix, warn: bool = False) -> NDArray[Any]:
 
 def _holds_names(y: Matrix) -> bool:
     """A list, or a 1-d array, of sets or of lists that are not the rows of a matrix of numbers."""
-    rows = list(y) if hasattr(y, "__iter__") else []
-    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
+    samples = list(y) if hasattr(y, "__iter__") else []
+    if not samples or not all(isinstance(names, list | tuple | set | frozenset) for names in samples):
         return False
-    names = any(isinstance(name, str) for row in rows for name in row)
-    return names or isinstance(rows[0], set | frozenset) or len({len(row) for row in rows}) > 1
-
-
-def _array_of(names: list[Any]) -> NDArray[Any]:
-    return np.array(names) if all(isinstance(name, str) for name in names) else np.array(names, dtype=object)
+    texts = any(isinstance(name, str) for names in samples for name in names)
+    return texts or isinstance(samples[0], set | frozenset) or len({len(names) for names in samples}) > 1

@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
@@ -28,25 +29,25 @@ class LabelNetwork(nn.Module):
     .. math:: h = [V x + a]_+ \text{, or } x, \qquad z = W h + b
 
     Args:
-        features: the number of features.
-        labels: the number of labels.
+        in_features: the number of features, d.
+        num_labels: the number of labels.
         hidden: the number of hidden units; 0: no hidden layer.
         head: arguments of :class:`MultiLabelHead`: mapping, loss, rule, average, and so on.
 
     Returns:
-        From features [rows, features]: an :class:`Output`.
+        From features [items, d]: an :class:`Output`.
 
     Example:
-        >>> LabelNetwork(8, labels=3, hidden=16)(torch.ones(2, 8)).marginals.shape
+        >>> LabelNetwork(8, num_labels=3, hidden=16)(torch.ones(2, 8)).marginals.shape
         torch.Size([2, 3])
 
     An ensemble of such networks with averaged scores equals a single one that has the hidden units of all of them.
     """
 
-    def __init__(self, features: int, labels: int, hidden: int = 0, **head: Any) -> None:
+    def __init__(self, in_features: int, num_labels: int, hidden: int = 0, **head: Any) -> None:
         super().__init__()
-        self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Sequential()
-        self.head = MultiLabelHead(hidden or features, labels, **head)
+        self.hidden = nn.Sequential(nn.Linear(in_features, hidden), nn.ReLU()) if hidden else nn.Sequential()
+        self.head = MultiLabelHead(hidden or in_features, num_labels, **head)
 
     @property
     def width(self) -> int:
@@ -65,45 +66,94 @@ class LabelNetwork(nn.Module):
 class BaseLabelModel(ABC):
     """Predicts labels by name from the :class:`Output` of items. Subclasses implement the abstract methods."""
 
+    config: Any
+    """The settings of the saved model: names, head, columns, evaluation and more."""
     network: LabelNetwork
 
     @property
     @abstractmethod
-    def names(self) -> list[str]:
-        """The labels, in the order of the columns."""
-
-    @property
-    @abstractmethod
-    def reads(self) -> Literal["text", "image", "features"]:
+    def modality(self) -> Literal["text", "image", "features"]:
         """What items are: texts, images, or the features of a row."""
 
     @property
-    @abstractmethod
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role."""
+    def names(self) -> list[str]:
+        """The labels, in the order of the columns."""
+        names: list[str] = self.config.names
+        return names
 
     @property
-    @abstractmethod
+    def columns(self) -> dict[str, str]:
+        """The columns of the training table by role: text, image or features, labels, separator."""
+        columns: dict[str, str] = self.config.columns
+        return columns
+
+    @property
     def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows, as :meth:`Evaluation.as_dict` returns it; empty if there is none."""
+        """The evaluation on held-out items, as :meth:`Evaluation.as_dict` returns it; empty before training."""
+        return self.config.evaluation or {}
+
+    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        """Change the settings: arguments of the head, and the evaluation."""
+        self.config.head, self.config.evaluation = self.config.head | head, evaluation
 
     @abstractmethod
-    def outputs(self, items: Sequence[Any], *, progress: bool = False) -> Output:
-        """Run the model on items and decode."""
+    def embed(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor:
+        """The features of items, as the network takes them, [items, d], on the CPU."""
 
     @abstractmethod
     def example(self) -> dict[str, Tensor]:
-        """The tensors of two items, by name, as :meth:`answer` takes them."""
+        """The tensors of two items, by name, as :meth:`predict_tensors` takes them."""
 
     @abstractmethod
-    def answer(self, **tensors: Tensor) -> Output:
+    def predict_tensors(self, **tensors: Tensor) -> Output:
         """Run the model on tensors and decode."""
 
     @abstractmethod
-    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
+    def check(self, items: Sequence[Any]) -> Sequence[Any]:
+        """The items, as a sequence with integer indices; raises unless the model can read them."""
 
-    def about(self) -> dict[str, Any]:
+    @abstractmethod
+    def train_on(
+        self, items: Sequence[Any], y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **rest: Any
+    ) -> Evaluation:
+        """Train on checked items, see :meth:`fit`, and evaluate on held-out ones."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Save the model as a folder, which the class method ``load`` reads."""
+
+    def fit(
+        self,
+        items: Sequence[Any],
+        y: Labels,
+        *,
+        validation: tuple[Sequence[Any], Labels] | None = None,
+        guarantee: dict[str, Any] | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Train; :attr:`evaluation` is then the one on held-out items.
+
+        Args:
+            items: texts; images as paths or Pillow images; or rows with a value for each feature.
+            y: the names for each item, or a matrix of 0 and 1.
+            validation: held-out items and labels. None: cross-validation.
+            guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
+            random_state: the random seed.
+            verbose: show progress bars.
+            settings: further arguments of :class:`rsoftmax.labels.SparseLabelClassifier`, which trains the network.
+        """
+        (items, y), held_out = self._checked(items, y), None
+        if guarantee:
+            (items, y), held_out = split(items, y, random_state, HELD_OUT)
+            guaranteed_threshold(held_out[1].nan_to_num().double(), held_out[1].double(), **guarantee)  # at best
+        checked = None if validation is None else self._checked(*validation)
+        scores = self.train_on(items, y, checked, random_state=random_state, verbose=verbose, **settings)
+        self.config.evaluation = scores.as_dict()
+        return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
+
+    def metadata(self) -> dict[str, Any]:
         """What a program that has only the exported model needs to know about its tensors."""
         return {}
 
@@ -111,114 +161,127 @@ class BaseLabelModel(ABC):
         """The indices of items that are truncated."""
         return []
 
+    def outputs(self, items: Sequence[Any], *, verbose: bool = False) -> Output:
+        """Run the model on items and decode; the tensors are on the CPU.
+
+        Raises:
+            ValueError: if the output is NaN.
+        """
+        return self._decode(self.embed(items, verbose=verbose))
+
+    def name_labels(self, output: Output, *, every_label: bool = False) -> list[dict[str, float]]:
+        """The predicted labels, or all of them, of each item of an output with their marginals, as in :meth:`predict`.
+
+        Example:
+            output = model.outputs(items)
+            predicted, every = model.name_labels(output), model.name_labels(output, every_label=True)
+        """
+        shown = torch.ones_like(output.labels) if every_label else output.labels
+        return [
+            {self.names[i]: float(pi[i]) for i in pi.argsort(descending=True, stable=True).tolist() if is_shown[i]}
+            for pi, is_shown in zip(output.marginals, shown, strict=True)
+        ]
+
     def predict(
-        self, items: Sequence[Any], *, every_label: bool = False, progress: bool = False
+        self, items: Sequence[Any], *, every_label: bool = False, verbose: bool = False
     ) -> list[dict[str, float]]:
         """Predict the labels of each item with their marginals, the most probable first.
 
         Args:
             items: texts, images or rows, as the model was trained on.
             every_label: return the marginals of all labels, not only of the predicted ones.
-            progress: show a progress bar.
+            verbose: show a progress bar.
         """
-        output = self._check(self.outputs(items, progress=progress))
-        chosen = torch.ones_like(output.probs).bool() if every_label else output.probs > 0
-        return [self._by_name(row, kept) for row, kept in zip(output.marginals, chosen, strict=True)]
+        return self.name_labels(self.outputs(items, verbose=verbose), every_label=every_label)
 
-    def predict_labels(self, items: Sequence[Any], *, progress: bool = False) -> list[list[str]]:
+    def predict_labels(self, items: Sequence[Any], *, verbose: bool = False) -> list[list[str]]:
         """Predict the names of the labels of each item, the most probable first."""
-        return [list(found) for found in self.predict(items, progress=progress)]
+        return [list(labels) for labels in self.predict(items, verbose=verbose)]
 
-    def evaluate(
-        self, items: Sequence[Any], labels: Labels, *, strict: bool = True, progress: bool = False
-    ) -> Evaluation:
+    def evaluate(self, items: Sequence[Any], y: Labels, *, strict: bool = True, verbose: bool = False) -> Evaluation:
         """Score the predictions against the labels of the items.
 
         Args:
             items: texts, images or rows, as the model was trained on.
-            labels: the names for each item, or a matrix of 0 and 1.
+            y: the names for each item, or a matrix of 0 and 1.
             strict: raise ValueError for names that the model does not know. False: they are evaluated as further
-                labels, missed in every row that has them.
-            progress: show a progress bar.
+                labels, missed in every item that has them.
+            verbose: show a progress bar.
         """
-        names = [*self.names, *([] if strict else unknown_labels(labels, self.names))]
-        y, more = indicator(labels, names), (0, len(names) - len(self.names))
-        check_lengths(items, y)
-        output = self._check(self.outputs(items, progress=progress))
-        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.probs, more) > 0, y, names)
+        names = [*self.names, *([] if strict else unknown_labels(y, self.names))]
+        (items, y), more = self._checked(items, y, names), (0, len(names) - len(self.names))
+        output = self.outputs(items, verbose=verbose)
+        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.labels, more), y, names)
 
-    def guarantee(self, items: Sequence[Any], labels: Labels, *, progress: bool = False, **level: Any) -> Self:
+    def guarantee(self, items: Sequence[Any], y: Labels, *, verbose: bool = False, **level: Any) -> Self:
         """Predict label sets with a guaranteed recall or precision, instead of those with the best expected F1.
 
         Args:
             items: held-out texts, images or rows: not used in training, and from the same distribution as those to
                 predict.
-            labels: the names for each item, or a matrix of 0 and 1.
-            progress: show a progress bar.
+            y: the names for each item, or a matrix of 0 and 1.
+            verbose: show a progress bar.
             level: ``recall`` or ``precision``, ``by`` and ``confidence``, as in
                 :class:`rsoftmax.labels.RiskControlledClassifier`.
 
         Raises:
             ValueError: these items cannot guarantee the level; the message says how many are needed.
         """
-        y = indicator(labels, self.names)
-        check_lengths(items, y)
-        odds = self._check(self.outputs(items, progress=progress)).log_odds
-        assert odds is not None  # the head fills it
-        threshold, controlled = guaranteed_threshold(odds.cpu(), y.double(), **level)
+        items, y = self._checked(items, y)
+        x = self.embed(items, verbose=verbose)
+        log_odds = self._decode(x).log_odds
+        assert log_odds is not None  # the head computes them
+        threshold, controlled = guaranteed_threshold(log_odds, y.double(), **level)
         head = self.network.head.set_threshold(threshold)
-        found = self.evaluate(items, labels).as_dict() | {"guarantee": describe_guarantee(**level)}
-        if not controlled.all():
-            lacking = [name for name, has in zip(self.names, controlled.tolist(), strict=True) if not has]
-            found["not_guaranteed"] = lacking
+        output = self._decode(x)
+        scores = evaluate(output.marginals, output.labels, y, self.names).as_dict()
+        scores["guarantee"] = describe_guarantee(**level)
+        if lacking := [name for name, is_controlled in zip(self.names, controlled, strict=True) if not is_controlled]:
+            scores["not_guaranteed"] = lacking
             warnings.warn(
                 f"{len(lacking)} of {len(self.names)} labels have too few held-out rows for a guarantee and take the"
                 f" threshold of all labels: {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}",
                 stacklevel=2,
             )
-        self.record({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, found)
+        self.update_config({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, scores)
         return self
 
-    def _by_name(self, marginals: Tensor, kept: Tensor) -> dict[str, float]:
-        order = marginals.argsort(descending=True, stable=True).tolist()
-        return {self.names[place]: float(marginals[place]) for place in order if kept[place]}
+    def _checked(self, items: Sequence[Any], y: Labels, names: Sequence[str] | None = None) -> Part:
+        """Items and their labels as a matrix; raises unless there are as many."""
+        items, matrix = self.check(items), indicator(y, names or self.names)
+        if len(items) != len(matrix) or not len(matrix):
+            counts = f"{len(items)} and {len(matrix)}"
+            raise ValueError(f"there must be as many items as labels, and at least one; got {counts}")
+        return items, matrix
 
-    def _check(self, output: Output) -> Output:
-        if output.probs.isnan().any() or output.marginals.isnan().any():
+    @torch.inference_mode()
+    def _decode(self, x: Tensor) -> Output:
+        """Labels from features, on the CPU."""
+        output = self.network(x.to(next(self.network.parameters()).device))
+        output = Output(*(None if part is None else part.cpu() for part in output))  # type: ignore[arg-type]
+        if wrong := int((output.probs.isnan() | output.marginals.isnan()).any(-1).sum()):
             raise ValueError(
-                f"{type(self).__name__}: the output is NaN for {int(output.probs.isnan().any(-1).sum())} of"
-                f" {len(output.probs)} items, which is not 'no label'; check the weights for NaN"
+                f"{type(self).__name__}: the output is NaN for {wrong} of {len(x)} items, which is not 'no label';"
+                " check the weights for NaN"
             )
         return output
 
 
-def hold_out(items: Sequence[Any], truth: Tensor, level: dict[str, Any], seed: int) -> tuple[Part, Part | None]:
-    """Items to train on, and a fifth for :meth:`BaseLabelModel.guarantee` if a level is given.
-
-    Raises ValueError at once if the fifth could not guarantee the level even with perfect scores.
-    """
-    if not level:
-        return (items, truth), None
-    train, aside = split(items, truth, seed, HELD_OUT)
-    guaranteed_threshold(aside[1].nan_to_num().double(), aside[1].double(), **level)
-    return train, aside
-
-
-def split(items: Sequence[Any], truth: Tensor, seed: int, fraction: float) -> tuple[Part, Part]:
-    """Items to train on, and a fraction to hold out, drawn with the seed."""
-    aside = max(round(fraction * len(items)), 1)
-    if aside >= len(items):
+def split(items: Sequence[Any], y: Tensor, random_state: int, fraction: float) -> tuple[Part, Part]:
+    """Items to train on, and a random fraction to hold out."""
+    size = max(round(fraction * len(items)), 1)
+    if size >= len(items):
         raise ValueError(f"holding out some items needs at least 2, got {len(items)}")
-    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).tolist()
-    held_out, train = order[:aside], order[aside:]
-    return ([items[i] for i in train], truth[train]), ([items[i] for i in held_out], truth[held_out])
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(random_state)).tolist()
+    held_out, train = order[:size], order[size:]
+    return ([items[i] for i in train], y[train]), ([items[i] for i in held_out], y[held_out])
 
 
-def indicator(labels: Labels, names: Sequence[str]) -> Tensor:
+def indicator(y: Labels, names: Sequence[str]) -> Tensor:
     """Convert labels to a matrix [items, K] of 0 and 1.
 
     Args:
-        labels: names, or the matrix itself.
+        y: names, or the matrix itself.
         names: the names of the labels, in the order of the columns.
 
     Example:
@@ -227,9 +290,9 @@ def indicator(labels: Labels, names: Sequence[str]) -> Tensor:
                 [1., 1.],
                 [0., 0.]])
     """
-    if isinstance(labels, Sequence) or str(getattr(labels, "dtype", "")) == "object":  # pandas columns of lists
-        return _indicator_of_names(labels, names)
-    matrix = torch.as_tensor(labels, dtype=torch.float32)
+    if _holds_names(y):
+        return _indicator_of_names(y, names)
+    matrix = torch.as_tensor(y, dtype=torch.float32)
     if matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise ValueError(f"labels must be names or a matrix [items, {len(names)}], got shape {[*matrix.shape]}")
     if (wrong := matrix[(matrix != 0) & (matrix != 1) & ~matrix.isnan()]).numel():
@@ -237,42 +300,39 @@ def indicator(labels: Labels, names: Sequence[str]) -> Tensor:
     return matrix
 
 
-def _indicator_of_names(labels: Any, names: Sequence[str]) -> Tensor:
-    columns = {name: column for column, name in enumerate(names)}
-    matrix = torch.zeros(len(labels), len(names))
-    for row, found in enumerate(labels):
-        if isinstance(found, str) or not isinstance(found, Collection):
-            remedy = f"[{found!r}]" if isinstance(found, str) else "[] for none"
-            raise ValueError(f"row {row + 1}: labels must be a list of names, got {found!r}; use {remedy}")
-        for name in found:
-            if name not in columns:
-                raise ValueError(f"row {row + 1}: unknown label {name!r}; the labels are {', '.join(names)}")
-            matrix[row, columns[name]] = 1
-    return matrix
-
-
-def unknown_labels(labels: Labels, names: Sequence[str]) -> list[str]:
-    """The names in ``labels`` that are not in ``names``, sorted.
+def unknown_labels(y: Labels, names: Sequence[str]) -> list[str]:
+    """The names in ``y`` that are not in ``names``, sorted.
 
     Example:
         >>> unknown_labels([["joy", "envy"], []], ["anger", "joy"])
         ['envy']
     """
-    if isinstance(labels, Tensor) or (hasattr(labels, "dtype") and str(labels.dtype) != "object"):
+    if not _holds_names(y):
         return []
-    return sorted({name for row in labels if not isinstance(row, str) for name in row or []} - set(names))
+    return sorted({name for labels in y if not isinstance(labels, str) for name in labels or []} - set(names))
 
 
-def check_lengths(items: Sequence[Any], y: Tensor) -> None:
-    """Raise ValueError unless there are as many items as rows of labels, and at least one."""
-    if len(items) != len(y) or not len(y):
-        raise ValueError(f"there must be as many items as labels, and at least one; got {len(items)} and {len(y)}")
-
-
-def check_names(given: Sequence[str], what: str = "labels") -> list[str]:
+def check_names(names: Sequence[str], what: str = "labels") -> list[str]:
     """Return the names of labels or features as a list; raise ValueError unless they are distinct, non-empty texts."""
-    names = list(given)
-    wrong = [name for name in names if not isinstance(name, str) or not name]
-    if isinstance(given, str) or wrong or not names or len(set(names)) < len(names):
-        raise ValueError(f"{what} must be distinct names such as ['anger', 'joy'], got {given!r}")
-    return names
+    listed = list(names)
+    wrong = [name for name in listed if not isinstance(name, str) or not name]
+    if isinstance(names, str) or wrong or not listed or len(set(listed)) < len(listed):
+        raise ValueError(f"{what} must be distinct names such as ['anger', 'joy'], got {names!r}")
+    return listed
+
+
+def _holds_names(y: Any) -> bool:
+    return isinstance(y, Sequence) or str(getattr(y, "dtype", "")) == "object"  # pandas columns of lists
+
+
+def _indicator_of_names(y: Any, names: Sequence[str]) -> Tensor:
+    columns = {name: column for column, name in enumerate(names)}
+    matrix = torch.zeros(len(y), len(names))
+    for index, labels in enumerate(y):
+        if isinstance(labels, str) or not isinstance(labels, Collection):
+            remedy = f"[{labels!r}]" if isinstance(labels, str) else "[] for none"
+            raise ValueError(f"item {index + 1}: labels must be a list of names, got {labels!r}; use {remedy}")
+        if unknown := [name for name in labels if name not in columns]:
+            raise ValueError(f"item {index + 1}: unknown label {unknown[0]!r}; the labels are {', '.join(names)}")
+        matrix[index, [columns[name] for name in labels]] = 1
+    return matrix

@@ -1,12 +1,10 @@
 """Model cards, and how names and numbers from files are shown to people."""
 
-import hashlib
-import re
 from typing import Any
 
-__all__ = ["count_of", "is_unedited", "model_card", "printable", "readable", "share"]
+__all__ = ["count_of", "model_card", "printable", "readable", "share"]
 
-MAX_LABELS = 200  # rows in the card's table of labels
+MAX_LABELS = 200  # lines in the card's table of labels
 TEMPLATE = """---
 library_name: {library}
 tags:
@@ -14,48 +12,62 @@ tags:
 - rsoftmax
 ---
 
-# {title}
+# Multi-label classifier for {items}
 
 {description}
 
 ## Usage
 
 ```python
-{usage}
+from rsoftmax.labels import {model}
+
+model = {model}.load("path/to/this/folder")
+model.predict([{example}])
 ```
 
 ## Evaluation
 
 {evaluation}
 """
-MARK = re.compile(r"\n<!-- rsoftmax ([0-9a-f]{64}): saving again replaces this card unless it was edited -->\n\Z")
 
 
-def model_card(library: str, title: str, description: str, usage: str, evaluation: dict[str, Any] | None) -> str:
-    """Write a model card in Markdown, with the metadata that the Hugging Face Hub reads.
+def model_card(settings: dict[str, Any]) -> str:
+    """The model card that belongs to the settings of a saved model, in Markdown with the metadata that the hub reads.
 
     Args:
-        library: the library that loads the folder.
-        title: its headline.
-        description: a sentence about the model.
-        usage: lines of Python.
-        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict`; None: not evaluated.
+        settings: those in config.json.
     """
-    found = _evaluation(evaluation) if evaluation else "Not evaluated: the model was not trained by `fit`."
-    text = TEMPLATE.format(library=library, title=title, description=description, usage=usage, evaluation=found)
-    return f"{text}\n<!-- rsoftmax {_digest(text)}: saving again replaces this card unless it was edited -->\n"
+    scores = settings.get("evaluation")
+    evaluation = _evaluation(scores) if scores else "Not evaluated: the model was not trained by `fit`."
+    about = _about_table(settings) if settings["model_type"] == "rsoftmax-table" else _about_encoder(settings)
+    return TEMPLATE.format(**about, evaluation=evaluation)
 
 
-def is_unedited(card: str) -> bool:
-    """Whether a text is a model card as :func:`model_card` wrote it.
+def _about_table(settings: dict[str, Any]) -> dict[str, str]:
+    features, categories = settings["features"], settings.get("categories") or {}
+    cells = (repr(categories[name][0]) if name in categories else "0.0" for name in features)
+    counts = f"{count_of(len(settings['labels']), 'label')} from {count_of(len(features), 'feature')}"
+    return {
+        "library": "rsoftmax",
+        "model": "TableModel",
+        "items": "tabular rows",
+        "description": f"A multi-label classifier for tabular rows: {counts} ({', '.join(map(printable, features))}).",
+        "example": f"[{', '.join(cells)}]",
+    }
 
-    Example:
-        >>> card = model_card("rsoftmax", "Labels", "A model.", "pass", None)
-        >>> is_unedited(card), is_unedited(card.replace("A model", "My model")), is_unedited("# My model")
-        (True, False, False)
-    """
-    mark = MARK.search(card)
-    return mark is not None and _digest(card[: mark.start()]) == mark[1]
+
+def _about_encoder(settings: dict[str, Any]) -> dict[str, str]:
+    item = "image" if settings.get("max_tokens") is None else "text"
+    labels = count_of(len(settings.get("id2label") or (0, 1)), "label")  # transformers leaves out LABEL_0 and LABEL_1
+    encoder = settings["encoder"]["model_type"]
+    what = f"a {encoder} encoder with an rsoftmax head for {labels}"
+    return {
+        "library": "transformers",
+        "model": "LabelModel",
+        "items": f"{item}s",
+        "description": f"A multi-label classifier for {item}s: {what}.",
+        "example": '"image.jpg"' if item == "image" else '"a text"',
+    }
 
 
 def printable(text: str) -> str:
@@ -68,7 +80,7 @@ def printable(text: str) -> str:
         >>> print(printable("naïve\n\x1b[31mred \u202egnp.exe"))
         naïve\n\x1b[31mred \u202egnp.exe
     """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def count_of(number: int, noun: str) -> str:
@@ -101,26 +113,19 @@ def readable(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.0e}"
 
 
-def _evaluation(found: dict[str, Any]) -> str:
-    whole = [(f"{name} F1", found[name]) for name in ("micro", "macro", "samples")]
-    whole += [(f"precision at {k}", value) for k, value in found["precision_at"].items()]
-    whole += [("Brier score", found["brier"]), ("calibration error", found["calibration_error"])]
-    lines = ["| metric | value |", "| --- | --- |", *(f"| {title} | {share(value)} |" for title, value in whole)]
+def _evaluation(scores: dict[str, Any]) -> str:
+    overall = [(f"{name} F1", scores[name]) for name in ("micro", "macro", "samples")]
+    overall += [(f"precision at {k}", value) for k, value in scores["precision_at"].items()]
+    overall += [("Brier score", scores["brier"]), ("calibration error", scores["calibration_error"])]
+    lines = ["| metric | value |", "| --- | --- |", *(f"| {title} | {share(value)} |" for title, value in overall)]
     labels = ["| label | precision | recall | F1 | support |", "| --- | --- | --- | --- | --- |"]
-    for one in found["labels"][:MAX_LABELS]:
-        shares = " | ".join(share(one[name]) for name in ("precision", "recall", "f1"))
-        labels.append(f"| {_cell(one['label'])} | {shares} | {one['rows']} |")
-    note = f"Held-out predictions for {found['rows']} rows, on which calibration and thresholds were fitted as well."
-    if "guarantee" in found:
-        note = f"Guaranteed: {found['guarantee']}, by a threshold that was set on {found['rows']} held-out rows."
-        if lacking := found.get("not_guaranteed"):
+    for label in scores["labels"][:MAX_LABELS]:
+        name = printable(label["label"]).replace("\\", "\\\\").replace("|", "\\|")
+        shares = " | ".join(share(label[score]) for score in ("precision", "recall", "f1"))
+        labels.append(f"| {name} | {shares} | {label['support']} |")
+    note = f"Held-out predictions for {scores['num_samples']} rows, on which calibration and thresholds were fitted as well."
+    if "guarantee" in scores:
+        note = f"Guaranteed: {scores['guarantee']}, by a threshold that was set on {scores['num_samples']} held-out rows."
+        if lacking := scores.get("not_guaranteed"):
             note += f" Too few rows for a guarantee: {', '.join(map(printable, lacking))}."
     return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])
-
-
-def _cell(text: str) -> str:
-    return printable(text).replace("\\", "\\\\").replace("|", "\\|")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,7 @@
 """Labels for texts and images: an encoder from transformers with a multi-label head."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,30 +16,21 @@ from transformers.utils.generic import ModelOutput
 
 from rsoftmax._transformers import ENTRY, max_positions, quiet
 from rsoftmax.labels.decoding import Average
+from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
-from rsoftmax.labels.models import finetuning as training
-from rsoftmax.labels.models.base import (
-    BaseLabelModel,
-    LabelNetwork,
-    Labels,
-    check_lengths,
-    check_names,
-    hold_out,
-    indicator,
-)
-from rsoftmax.labels.models.card import count_of, model_card
-from rsoftmax.labels.models.folders import CARD, LABELS, SETTINGS, WEIGHTS, read, read_settings, write
+from rsoftmax.labels.models import finetuning
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
+from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
     TEXT,
     Inputs,
     cannot_load,
-    check_pooling,
     example_items,
-    in_order,
     is_hub_id,
     load_encoder,
     load_processor,
+    pool,
 )
 from rsoftmax.labels.rules import Output
 
@@ -50,16 +40,6 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_TOKENS = 256  # the default, unless the encoder takes fewer
 MIN_TOKENS = 4  # two words between the special tokens
 BATCH_SIZE = 32
-USAGE = """from rsoftmax.labels import LabelModel
-
-model = LabelModel.from_pretrained("path/to/this/folder")
-model.predict(["{item}"])"""
-
-
-def check_tokens(max_tokens: int | None) -> None:
-    """Raise unless texts can be truncated to this number of tokens."""
-    if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
-        raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
 
 
 class LabelModelConfig(PreTrainedConfig):
@@ -67,14 +47,14 @@ class LabelModelConfig(PreTrainedConfig):
 
     Args:
         encoder: the encoder's configuration.
-        pooling: how the encoder's output becomes one row of features: "mean", "cls", "max" or "pooled".
+        pooling: how the encoder's output becomes one feature vector: "mean", "cls", "max" or "pooled".
         normalize: scale features to length 1.
         features: the number of features.
         hidden: the number of hidden units between features and head; 0: no hidden layer.
         head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
         max_tokens: the number of tokens to which texts are truncated; None for images.
         columns: the columns of the training table by role: text or image, labels, separator.
-        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
+        evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out items.
         rest: the arguments of every configuration; ``id2label`` names the labels.
     """
 
@@ -95,8 +75,11 @@ class LabelModelConfig(PreTrainedConfig):
         evaluation: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
-        check_pooling(pooling)
-        check_tokens(max_tokens)
+        if pooling not in POOLINGS:
+            listed = ", ".join(map(repr, POOLINGS))
+            raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {listed}")
+        if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
+            raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.normalize, self.features, self.hidden = pooling, normalize, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens
@@ -120,13 +103,13 @@ class LabelOutput(ModelOutput):
         loss: the loss of the head, if labels were given.
         logits: the logits of the labels, minus their threshold, [items, K].
         marginals: the probability of each label, [items, K]; not in training mode.
-        p: a distribution over the predicted labels, [items, K], exactly zero elsewhere; not in training mode.
+        probs: a distribution over the predicted labels, [items, K], exactly zero elsewhere; not in training mode.
     """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
     marginals: Tensor | None = None
-    p: Tensor | None = None
+    probs: Tensor | None = None
 
 
 class LabelModel(BaseLabelModel, PreTrainedModel):
@@ -134,7 +117,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
     Created by :meth:`from_encoder` or :meth:`from_pretrained`, and saved by :meth:`save_pretrained` as one folder with
     its tokenizer or image processor and a model card. It can be trained by the Trainer of transformers, made sparse by
-    ``set_attention``, and loaded by ``AutoModel`` once ``rsoftmax.attention.transformers`` is imported.
+    ``set_attention``, and loaded by ``AutoModel`` once this class is imported.
 
     Args:
         config: its settings.
@@ -190,30 +173,25 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             head: further arguments of the head: rule, loss, beta, min_labels, max_labels.
         """
         names = check_names(labels)
-        check_tokens(max_tokens)
         network, processor, missing, layout = load_encoder(str(source))
         is_text = network.main_input_name == TEXT
         pooling = pooling or layout.pooling or ("mean" if is_text else "pooled")
-        check_pooling(pooling)
-        lacking = sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler."))
-        if lacking:
+        if lacking := sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler.")):
             raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be initialized at random")
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
-            max_tokens = min(max_tokens or layout.max_tokens or MAX_TOKENS, most)
+            max_tokens = min(layout.max_tokens or MAX_TOKENS if max_tokens is None else max_tokens, most)
         rule = resolve_rule(**{name: head[name] for name in ("mapping", "loss", "rule") if name in head})
-        if rule.name == "expected_f1":
-            head = {"average": average, **head}
         config = LabelModelConfig(
             encoder=network.config.to_dict(),
             pooling=pooling,
             normalize=layout.normalize if normalize is None else normalize,
-            features=_count_features(network, processor, pooling, max_tokens),
-            head=head,
-            max_tokens=max_tokens,
+            head={"average": average, **head} if rule.name == "expected_f1" else head,
+            max_tokens=max_tokens if is_text else None,
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
+        config.features = _count_features(network, processor, config)
         model = cls(config)
         model.encoder.load_state_dict(network.state_dict())
         model.processor = processor
@@ -224,85 +202,69 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
     def from_pretrained(cls, source: str | Path, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Load a saved model from a folder or the hub, ready to predict.
 
-        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
-
         Raises:
             FileNotFoundError: if there is no model in the folder.
             ValueError: if it is damaged, of another kind, or of a newer version.
         """
-        if not Path(source).is_dir() and is_hub_id(str(source)):
-            try:
-                return cls._load(source, *args, **options)
-            except Exception as error:  # for repositories of other kinds, and without a network, many kinds
-                raise cannot_load(str(source), error) from error
-        with read(Path(source)) as place:
-            settings = read_settings(Path(source), LABELS)
-            try:
-                with quiet():
+        with_report = options.pop("output_loading_info", False)
+        options |= {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+        is_local = Path(source).is_dir() or not is_hub_id(str(source))
+        settings = read_settings(Path(source), LABELS) if is_local else {}
+        try:
+            with quiet():
+                if is_local:
                     config = LabelModelConfig.from_dict(settings)
                     check_names(config.names)
-                    _check_shapes(lambda: cls(config), place)
-                loaded = cls._load(place, *args, **options)
-            except Exception as error:  # for settings edited by hand torch and transformers raise many kinds
-                raise ValueError(f"{source} is damaged: {error}") from error
-        model: Self = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.config._name_or_path = model.name_or_path = str(source)
-        return loaded
-
-    @classmethod
-    def _load(cls, source: str | Path, *args: Any, **options: Any) -> Any:
-        """Load from a folder or the hub, and refuse weights that are not exactly the model's."""
-        with_report = options.pop("output_loading_info", False)
-        safe = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
-        with quiet():
-            loaded: Any = super().from_pretrained(source, *args, **{**options, **safe})
-            model, report = loaded
-            _check_report(report)
-            model.processor = load_processor(source, model.main_input_name)
+                    _check_shapes(cls, config, Path(source))
+                loaded: Any = super().from_pretrained(source, *args, **options)
+                model, report = loaded
+                for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+                    if names := sorted(map(str, report[kind])):
+                        raise ValueError(f"{WEIGHTS} does not fit {SETTINGS}: {kind.replace('_', ' ')}: {names[0]}")
+                model.processor = load_processor(source, model.main_input_name)
+        except Exception as error:  # for settings edited by hand, and from the hub, transformers raises many kinds
+            if "attn_implementation" in str(error):
+                remedy = "call rsoftmax.attention.register_attention() before loading it"
+                raise ValueError(f"the attention of {source} has a mapping of its own; {remedy}") from error
+            raise ValueError(f"{source} is damaged: {error}") if is_local else cannot_load(source, error) from error
         return (model, report) if with_report else model
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]
-        """Save weights, settings, processor and model card as one folder, in a single step: see ``rsoftmax.files``.
+        """Save weights, settings, processor and model card as one folder, in a single step.
 
-        Other files in the folder are kept, and so is an edited model card.
+        Other files in the folder stay untouched, and so does an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
             OSError: if the files cannot be written; an existing model stays intact.
         """
         push = options.pop("push_to_hub", False)
-        one_file = {"max_shard_size": "1000TB"}
+        options["max_shard_size"] = "1000TB"  # one file
         with write(Path(save_directory)) as folder, quiet():
             try:
-                super().save_pretrained(folder, **{**options, **one_file})
+                super().save_pretrained(folder, **options)
             except SafetensorError as error:
                 raise OSError(f"cannot write to {save_directory}: {error}") from None
             if self.processor is not None:
                 self.processor.save_pretrained(folder)
-            (folder / CARD).write_text(self._card(), encoding="utf-8")
         if push:
             push_to_hub: Any = self.push_to_hub
             push_to_hub(options.get("repo_id") or Path(save_directory).name)
 
-    @property
-    def names(self) -> list[str]:
-        """The labels in the order of the columns."""
-        return self.config.names
+    def save(self, folder: str | Path) -> None:
+        """Save as :meth:`save_pretrained` does."""
+        self.save_pretrained(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Load as :meth:`from_pretrained` does, from a folder or the hub."""
+        model: Self = cls.from_pretrained(folder)
+        return model
 
     @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role: text or image, labels, separator."""
-        return self.config.columns
-
-    @property
-    def reads(self) -> Literal["text", "image"]:
+    def modality(self) -> Literal["text", "image"]:
         """What the encoder reads."""
         return "text" if self.main_input_name == TEXT else "image"
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`; empty before ``fit``."""
-        return self.config.evaluation or {}
 
     @property
     def inputs(self) -> Inputs:
@@ -335,37 +297,34 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
     def features(self, **tensors: Tensor | None) -> Tensor:
         """The pooled output of the encoder for a batch, [items, features], float32."""
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        x = POOLINGS[self.config.pooling](self.encoder(**given), given.get("attention_mask")).float()
+        inputs = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        x = pool(self.config.pooling, self.encoder(**inputs), inputs.get("attention_mask")).float()
         return nn.functional.normalize(x, dim=-1) if self.config.normalize else x
 
     @torch.inference_mode()
-    def embed(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, progress: bool = False) -> Tensor:
+    def embed(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, verbose: bool = False) -> Tensor:
         """The features of texts or images, [items, features], on the CPU."""
         inputs = self.inputs
         items = inputs.check(items)
         self.train(False)
-        with tqdm(total=len(items), unit="items", desc="embedding", disable=not progress) as bar:
-
-            def rows() -> Any:
-                for indices in inputs.batches(items, batch_size):
-                    tensors = inputs.batch([items[index] for index in indices])
-                    on_device = {name: value.to(self.device) for name, value in tensors.items()}
-                    yield indices, self.features(**on_device).cpu()
-                    bar.update(len(indices))
-
-            return in_order(rows()) if items else torch.zeros(0, self.config.features)
+        x = torch.zeros(len(items), self.config.features)
+        with tqdm(total=len(items), unit="items", desc="embedding", disable=not verbose) as bar:
+            for indices in inputs.batches(items, batch_size):
+                tensors = inputs.batch([items[index] for index in indices])
+                x[indices] = self.features(**{name: value.to(self.device) for name, value in tensors.items()}).cpu()
+                bar.update(len(indices))
+        return x
 
     def example(self) -> dict[str, Tensor]:
         """The tensors of two items."""
         return self.inputs.batch(example_items(self.main_input_name))
 
-    def answer(self, **tensors: Tensor) -> Output:
+    def predict_tensors(self, **tensors: Tensor) -> Output:
         """Predict from tokens or pixels."""
         output: Output = self.network(self.features(**tensors))
         return output
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The number of tokens to which texts are truncated."""
         return {} if self.config.max_tokens is None else {"max_tokens": self.config.max_tokens}
 
@@ -373,63 +332,52 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """The indices of texts with more than ``max_tokens`` tokens."""
         return self.inputs.truncated(items)
 
-    @torch.inference_mode()
-    def outputs(self, items: Sequence[Any], *, progress: bool = False) -> Output:
-        """Predict from texts or images."""
-        x = self.embed(items, progress=progress).to(self.device)
-        return Output(*(None if part is None else part.cpu() for part in self.network(x)))  # type: ignore[arg-type]
-
-    def fit(
-        self,
-        items: Sequence[Any],
-        labels: Labels,
-        *,
-        validation: tuple[Sequence[Any], Labels] | None = None,
-        finetune: bool = False,
-        guarantee: dict[str, Any] | None = None,
-        progress: bool = True,
-        seed: int = 0,
-        **settings: Any,
-    ) -> Self:
-        """Train on texts or images; :attr:`evaluation` then holds the evaluation on held-out rows.
+    def fit(self, items: Sequence[Any], y: Labels, *, finetune: bool = False, **settings: Any) -> Self:
+        """Train on texts or images, as in :meth:`BaseLabelModel.fit`.
 
         Args:
             items: texts, or images as paths or Pillow images.
-            labels: the names for each item, or a matrix of 0 and 1.
-            validation: held-out items and labels. None: cross-validation, or a tenth of the items with ``finetune``.
+            y: the names for each item, or a matrix of 0 and 1.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
-                is trained, which takes seconds to minutes.
-            guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
-            progress: show progress bars.
-            seed: the random seed.
-            settings: with ``finetune`` those of :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr,
-                batch_size, patience, checkpoints), otherwise those of :class:`rsoftmax.labels.SparseLabelClassifier`.
-
-        Needs ``pip install 'rsoftmax[sklearn]'`` unless ``finetune``.
+                is trained, which takes seconds to minutes, and needs ``pip install 'rsoftmax[sklearn]'``.
+            settings: validation, guarantee, random_state, verbose; with ``finetune`` also those of
+                :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr, batch_size, patience, checkpoints), and
+                validation is a tenth of the items by default; otherwise those of :class:`SparseLabelClassifier`.
         """
-        (items, truth), aside = hold_out(*self._pair(items, labels), guarantee or {}, seed)
-        held_out = None if validation is None else self._pair(*validation)
-        train = training.finetune if finetune else training.fit_head
-        found = train(self, items, truth, held_out, progress=progress, seed=seed, **settings)
-        self.config.evaluation = found.as_dict()
-        return self if aside is None else self.guarantee(*aside, progress=progress, **(guarantee or {}))
+        return super().fit(items, y, finetune=finetune, **settings)
 
-    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
-        self.config.head, self.config.evaluation = self.config.head | head, evaluation
+    def check(self, items: Sequence[Any]) -> list[Any]:
+        """The items as a list; raises unless all are texts, or images."""
+        return self.inputs.check(items)
 
-    def _pair(self, items: Sequence[Any], labels: Labels) -> tuple[list[Any], Tensor]:
-        """Items and their labels [items, K], checked."""
-        found, truth = self.inputs.check(items), indicator(labels, self.names)
-        check_lengths(found, truth)
-        return found, truth
+    def train_on(
+        self,
+        items: Sequence[Any],
+        y: Tensor,
+        validation: Part | None,
+        *,
+        random_state: int,
+        verbose: bool,
+        finetune: bool = False,
+        **settings: Any,
+    ) -> Evaluation:
+        """Train the head, or all of the model, and evaluate on held-out items.
 
-    def _card(self) -> str:
-        title = f"Multi-label classifier for {self.reads}s"
-        what = f"A multi-label classifier for {self.reads}s: a {self.encoder.config.model_type} encoder with an"
-        what = f"{what} rsoftmax head for {count_of(len(self.names), 'label')}."
-        usage = USAGE.format(item="a text" if self.reads == "text" else "image.jpg")
-        return model_card("transformers", title, what, usage, self.config.evaluation)
+        The networks of a classifier, merged into one, its calibration and its thresholds become those of the model.
+        """
+        settings |= {"random_state": random_state, "verbose": verbose}
+        if finetune:
+            return finetuning.finetune(self, items, y, validation, **settings)
+        try:
+            from rsoftmax.labels.estimators.ensemble import fit_features
+        except ImportError as missing:
+            raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
+        x = self.embed(items, verbose=verbose)
+        held_out = None if validation is None else (self.embed(validation[0], verbose=verbose), validation[1])
+        network, scores = fit_features(x, y, held_out, self.names, self.config.head, **settings)
+        self.network = network.to(self.device)
+        self.config.hidden = network.width
+        return scores
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; batch normalisation keeps its pre-trained statistics."""
@@ -441,55 +389,45 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
 
 
 @torch.inference_mode()
-def _count_features(network: PreTrainedModel, processor: Any, pooling: str, max_tokens: int | None) -> int:
-    """The number of features of an encoder, found by running it."""
-    tensors = Inputs(processor, network.main_input_name, max_tokens).batch(example_items(network.main_input_name))
+def _count_features(network: PreTrainedModel, processor: Any, config: LabelModelConfig) -> int:
+    """The number of features of an encoder, from a run with example items."""
+    kind, pooling = type(network).__name__, config.pooling
+    tensors = Inputs(processor, network.main_input_name, config.max_tokens).batch(
+        example_items(network.main_input_name)
+    )
     output = network(**tensors)
     if pooling == "pooled" and getattr(output, "pooler_output", None) is None:
-        raise ValueError(f"{type(network).__name__} has no pooler output; pass pooling='mean' or 'cls'")
+        raise ValueError(f"{kind} has no pooler output; pass pooling='mean' or 'cls'")
     if pooling != "pooled" and getattr(output, "last_hidden_state", None) is None:
-        raise ValueError(f"{type(network).__name__} is not an encoder: it has no hidden states; choose one like BERT")
-    return POOLINGS[pooling](output, tensors.get("attention_mask")).shape[-1]
+        raise ValueError(f"{kind} is not an encoder: it has no hidden states; choose one like BERT")
+    return pool(pooling, output, tensors.get("attention_mask")).shape[-1]
 
 
-def _check_shapes(build: Callable[[], nn.Module], folder: Path) -> None:
-    """Raise unless the weights have the shapes, and about the number, of those of the model that ``build`` returns.
+def _check_shapes(model: type[LabelModel], config: LabelModelConfig, folder: Path) -> None:
+    """Raise unless the weights have the shapes, and about the number, of those of the model with these settings.
 
-    transformers may rename tensors in the file; names that occur only there are left to :func:`_check_report`.
+    transformers may rename tensors in the file; names that occur only there are left to its own report. A damaged
+    number of layers may be huge: building stops at far more modules than the file has tensors.
     """
     with safe_open(folder / WEIGHTS, "pt") as file:
-        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    with torch.device("meta"), _max_modules(1000 + 20 * len(found)):
-        model = build()
-    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    if different := min((name for name in expected.keys() & found if expected[name] != found[name]), default=None):
-        raise ValueError(f"{different} is {found[different]} in {WEIGHTS} but {expected[different]} in {SETTINGS}")
-    have, need = (sum(map(math.prod, shapes.values())) for shapes in (found, expected))
-    if need > 2 * have:
-        raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
-
-
-def _check_report(report: dict[str, Any]) -> None:
-    """Raise unless the file held exactly the tensors of the model."""
-    for kind, what in (("missing_keys", "lacks"), ("unexpected_keys", "has"), ("mismatched_keys", "has another")):
-        if names := sorted(map(str, report[kind])):
-            raise ValueError(f"{WEIGHTS} {what} {names[0]}, unlike the model that {SETTINGS} describes")
-
-
-@contextmanager
-def _max_modules(number: int) -> Iterator[None]:
-    """Stop building a network at this number of modules: a damaged number of layers may be huge."""
-    numbers = count()
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    numbers, most = count(), 1000 + 20 * len(shapes)
 
     def hook(*_: Any) -> None:
-        if next(numbers) > number:
+        if next(numbers) > most:
             raise ValueError(f"{SETTINGS} describes more layers than {WEIGHTS} has tensors for")
 
     handle = nn.modules.module.register_module_module_registration_hook(hook)
     try:
-        yield
+        with torch.device("meta"):
+            expected = {name: list(tensor.shape) for name, tensor in model(config).state_dict().items()}
     finally:
         handle.remove()
+    if different := min((name for name in expected.keys() & shapes if expected[name] != shapes[name]), default=None):
+        raise ValueError(f"{different} is {shapes[different]} in {WEIGHTS} but {expected[different]} in {SETTINGS}")
+    have, need = (sum(map(math.prod, part.values())) for part in (shapes, expected))
+    if need > 2 * have:
+        raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
 
 
 AutoConfig.register(LabelModelConfig.model_type, LabelModelConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Two ways to train a :class:`rsoftmax.labels.LabelModel`: its head alone, or all of it with the Trainer."""
+"""Fine-tuning of a :class:`rsoftmax.labels.LabelModel`, encoder and head, with the Trainer of transformers."""
 
 import json
 import math
@@ -6,14 +6,12 @@ import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import (
     EarlyStoppingCallback,
     PrinterCallback,
@@ -28,55 +26,37 @@ from rsoftmax._transformers import quiet
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.models.base import Part, split
 from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, is_vacant, kind_of, remove, remove_model
-from rsoftmax.labels.models.inputs import TEXT, Inputs
+from rsoftmax.labels.models.inputs import TEXT
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.encoder_model import LabelModel
 
-CHECKPOINT = re.compile(r"checkpoint-\d+")
 STATE = "trainer_state.json"
 TRAINER_FILES = (
     "optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", STATE, "training_args.bin"
 )  # fmt: skip
 VALIDATION_FRACTION = 0.1
-
-
-def fit_head(
-    model: "LabelModel",
-    items: Sequence[Any],
-    truth: Tensor,
-    held_out: Part | None,
-    *,
-    progress: bool,
-    seed: int,
-    **settings: Any,
-) -> Evaluation:
-    """Embed every item once, then train a head as :class:`rsoftmax.labels.SparseLabelClassifier` does.
-
-    The classifier's networks, merged into one, its calibration and its thresholds become those of the model.
-    """
-    try:
-        from rsoftmax.labels.estimators.ensemble import fit_features
-    except ImportError as missing:
-        raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
-    x = model.embed(items, progress=progress)
-    aside = None if held_out is None else (model.embed(held_out[0], progress=progress), held_out[1])
-    head = model.config.head
-    settings |= {"verbose": int(progress), "random_state": seed}
-    network, found = fit_features(x, truth, aside, model.names, head, **settings)
-    model.network = network.to(model.device)
-    model.config.hidden = network.width
-    return found
+ARGUMENTS: dict[str, Any] = {
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+    "greater_is_better": False,
+    "label_names": ["labels"],
+    "prediction_loss_only": True,
+    "remove_unused_columns": False,
+    "report_to": "none",
+}
 
 
 def finetune(
     model: "LabelModel",
     items: Sequence[Any],
-    truth: Tensor,
+    y: Tensor,
     held_out: Part | None,
     *,
-    progress: bool,
-    seed: int,
+    verbose: bool,
+    random_state: int,
     epochs: float = 4,
     lr: float = 1e-4,
     batch_size: int = 32,
@@ -90,10 +70,10 @@ def finetune(
     Args:
         model: the model, trained in place.
         items: texts or images.
-        truth: their labels [items, K], 0 or 1.
-        held_out: items and labels to hold out; None: a tenth of the items, drawn with the seed.
-        progress: show progress bars.
-        seed: for the order of items, dropout and the choice of held-out items.
+        y: their labels [items, K], 0 or 1.
+        held_out: items and labels to hold out; None: a random tenth of the items.
+        verbose: show progress bars.
+        random_state: for the order of items, dropout and the choice of held-out items.
         epochs: the maximum number of passes over the items.
         lr: the peak learning rate, reached after the fraction ``warmup`` of all steps; it decays linearly to 0.
         batch_size: items per step.
@@ -104,40 +84,36 @@ def finetune(
     Returns:
         The evaluation on the held-out items.
     """
-    if not (0 < epochs < math.inf and batch_size >= 1):
+    if not (0 < epochs < math.inf and 0 < lr < math.inf and batch_size >= 1):
         raise ValueError(
-            f"fine-tuning: epochs must be positive and batch_size at least 1, got {epochs!r} and {batch_size!r}"
+            "fine-tuning: epochs and lr must be positive and batch_size at least 1,"
+            f" got epochs={epochs!r}, lr={lr!r}, batch_size={batch_size!r}"
         )
-    train, held_out = (
-        ((items, truth), held_out) if held_out is not None else split(items, truth, seed, VALIDATION_FRACTION)
-    )
-    set_seed(seed)
+    train = (items, y)
+    if held_out is None:
+        train, held_out = split(items, y, random_state, VALIDATION_FRACTION)
+    steps = math.ceil(len(train[0]) / batch_size / evaluations_per_epoch)
+    set_seed(random_state)
     with ExitStack() as stack:
         folder = Path(checkpoints or stack.enter_context(tempfile.TemporaryDirectory()))
-        trainer = Trainer(
-            model,
-            _arguments(
-                folder,
-                num_train_epochs=epochs,
-                learning_rate=lr,
-                warmup_steps=warmup,  # below 1: a fraction of all steps
-                per_device_train_batch_size=batch_size,
-                per_device_eval_batch_size=batch_size,
-                eval_steps=(steps := math.ceil(len(train[0]) / batch_size / evaluations_per_epoch)),
-                save_steps=steps,
-                logging_steps=steps,
-                train_sampling_strategy="group_by_length" if model.main_input_name == TEXT else "random",
-                seed=seed,
-                disable_tqdm=not progress,
-            ),
-            train_dataset=_Items(train, model.main_input_name),
-            eval_dataset=_Items(held_out, model.main_input_name),
-            data_collator=partial(_collate, model.inputs),
-            callbacks=[EarlyStoppingCallback(patience), Checkpoints()],
+        arguments = TrainingArguments(
+            output_dir=str(folder),
+            num_train_epochs=epochs,
+            learning_rate=lr,
+            warmup_steps=warmup,  # below 1: a fraction of all steps
+            per_device_train_batch_size=batch_size,
+            per_device_eval_batch_size=batch_size,
+            eval_steps=steps,
+            save_steps=steps,
+            logging_steps=steps,
+            train_sampling_strategy="group_by_length" if model.main_input_name == TEXT else "random",
+            seed=random_state,
+            disable_tqdm=not verbose,
+            dataloader_pin_memory=torch.cuda.is_available(),
+            **ARGUMENTS,
         )
-        trainer.remove_callback(PrinterCallback)
-        if not progress:
-            trainer.remove_callback(ProgressCallback)
+        trainer = _trainer(model, arguments, train, held_out)
+        trainer.add_callback(EarlyStoppingCallback(patience))
         stack.enter_context(quiet())
         trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     return calibrate(model, held_out)
@@ -149,12 +125,7 @@ def calibrate(model: "LabelModel", held_out: Part) -> Evaluation:
     scores = model.network.scores(model.embed(held_out[0]).to(model.device))
     head = model.network.head.calibrate(scores, held_out[1].to(model.device))
     output = head.decode(scores)
-    return evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), held_out[1], model.names)
-
-
-def find_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of label models in a folder, the last one first. Folders of other programs are left out."""
-    return sorted(filter(_is_ours, _numbered(folder)), key=lambda path: -_step(path))
+    return evaluate(output.marginals.cpu(), output.labels.cpu(), held_out[1], model.names)
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -173,6 +144,11 @@ def remove_checkpoints(folder: Path) -> None:
     remove(folder)
 
 
+def find_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of label models in a folder, the last one first. Folders of other programs are left out."""
+    return sorted(filter(_is_ours, _numbered(folder)), key=_step, reverse=True)
+
+
 class Checkpoints(TrainerCallback):
     """Keeps the last two checkpoints, in case the last one is incomplete, and the best one.
 
@@ -182,7 +158,8 @@ class Checkpoints(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Refuse to train where checkpoints would replace those of another program."""
         for path in _numbered(Path(args.output_dir)):
-            if _step(path) <= state.max_steps and _is_foreign(path):
+            has_some = any(any(path.glob(name)) for name in (SETTINGS, WEIGHTS, *TRAINER_FILES))
+            if has_some and not _is_ours(path) and _step(path) <= state.max_steps:
                 raise FileExistsError(f"{path} was not written by rsoftmax; choose another folder for checkpoints")
 
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -193,22 +170,34 @@ class Checkpoints(TrainerCallback):
                 remove_model(checkpoint, *TRAINER_FILES)
 
 
+def _trainer(model: "LabelModel", arguments: TrainingArguments, train: Part, held_out: Part) -> Trainer:
+    """A Trainer on items under the name of the encoder's main input, by whose length it groups texts."""
+    name, inputs = model.main_input_name, model.inputs
+
+    def dataset(part: Part) -> Any:
+        return [{name: item, "labels": labels} for item, labels in zip(*part, strict=True)]
+
+    def collate(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
+        tensors = inputs.batch([sample[name] for sample in batch])
+        return {**tensors, "labels": torch.stack([sample["labels"] for sample in batch])}
+
+    trainer = Trainer(model, arguments, collate, dataset(train), dataset(held_out), callbacks=[Checkpoints()])
+    trainer.remove_callback(PrinterCallback)
+    if arguments.disable_tqdm:
+        trainer.remove_callback(ProgressCallback)
+    return trainer
+
+
 def _numbered(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)]
-
-
-def _is_ours(checkpoint: Path) -> bool:
-    return kind_of(checkpoint) == LABELS or is_vacant(checkpoint)
-
-
-def _is_foreign(checkpoint: Path) -> bool:
-    """Whether another program wrote files there that the Trainer would replace."""
-    names = (SETTINGS, WEIGHTS, *TRAINER_FILES)
-    return not _is_ours(checkpoint) and any(any(checkpoint.glob(name)) for name in names)
+    return [path for path in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
 
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
+
+
+def _is_ours(checkpoint: Path) -> bool:
+    return kind_of(checkpoint) == LABELS or is_vacant(checkpoint)
 
 
 def _is_complete(checkpoint: Path) -> bool:
@@ -218,39 +207,3 @@ def _is_complete(checkpoint: Path) -> bool:
             return isinstance(state, dict) and state.get("global_step") == _step(checkpoint)
     except (OSError, ValueError, SafetensorError):
         return False
-
-
-def _arguments(folder: Path, **settings: Any) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=str(folder),
-        eval_strategy="steps",
-        save_strategy="steps",
-        load_best_model_at_end=True,
-        metric_for_best_model="loss",
-        greater_is_better=False,
-        label_names=["labels"],
-        prediction_loss_only=True,
-        remove_unused_columns=False,
-        report_to="none",
-        dataloader_pin_memory=torch.cuda.is_available(),
-        **settings,
-    )
-
-
-class _Items(Dataset[dict[str, Any]]):
-    """Items with their labels, under the name of the encoder's main input, by whose length the Trainer groups texts."""
-
-    def __init__(self, part: Part, name: str) -> None:
-        (self.items, self.truth), self.name = part, name
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {self.name: self.items[index], "labels": self.truth[index]}
-
-
-def _collate(inputs: Inputs, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """A batch of tensors from items and their labels."""
-    tensors = inputs.batch([row[inputs.main_input] for row in rows])
-    return {**tensors, "labels": torch.stack([row["labels"] for row in rows])}

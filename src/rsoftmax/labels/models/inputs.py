@@ -1,7 +1,7 @@
-"""From texts and images to the tensors of an encoder, and from its output to one row of features per item."""
+"""From texts and images to the tensors of an encoder, and from its output to one feature vector per item."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from rsoftmax._transformers import check_unicode, quiet
 
 TEXT, IMAGE = "input_ids", "pixel_values"
 """The main input of an encoder, as transformers names it."""
+POOLINGS = ("mean", "cls", "max", "pooled")
 MAX_CHARACTERS = 100  # per token, of texts that are shortened before the tokenizer sees them
 
 
@@ -53,15 +54,15 @@ def load_encoder(source: str) -> Encoder:
     if not Path(source).is_dir() and not is_hub_id(source):
         raise ValueError(f"cannot load a model from {source!r}: no such folder, and not a hub id OWNER/NAME")
     layout = read_layout(source) if Path(source).is_dir() else None
-    place = str(Path(source, layout.folder)) if layout else source
+    folder = str(Path(source, layout.folder)) if layout else source
     with quiet():
         try:
             network, report = AutoModel.from_pretrained(
-                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
             if network.config.is_encoder_decoder:
                 raise ValueError(f"{type(network).__name__} has a decoder; choose an encoder like BERT")
-            processor = load_processor(place, network.main_input_name)
+            processor = load_processor(folder, network.main_input_name)
         except Exception as error:  # for damaged folders, and those of other kinds, transformers raises many kinds
             raise cannot_load(source, error) from None
     return Encoder(network.eval(), processor, set(report["missing_keys"]), layout or read_layout(source))
@@ -73,33 +74,28 @@ def read_layout(source: str) -> Layout:
     Raises:
         ValueError: if it has a module that label models do not support.
     """
-    modules = _read_json(source, "modules.json")
-    paths = {str(one["type"]).rpartition(".")[2]: str(one.get("path") or "") for one in modules or []}
+    modules = _read_json(source, "modules.json") or []
+    paths = {str(module["type"]).rpartition(".")[2]: str(module.get("path") or "") for module in modules}
     if not paths:
         return Layout()
     if unknown := sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"}):
         raise ValueError(f"{source}: label models do not support {unknown[0]}, a module of this SentenceTransformer")
-    folder = paths.get("Transformer", "")
+    folder, pooling = paths.get("Transformer", ""), None
     settings = _read_json(source, f"{folder}/sentence_bert_config.json".lstrip("/")) or {}
-    pooling = _read_json(source, f"{paths['Pooling']}/config.json") if "Pooling" in paths else None
-    return Layout(folder, pooling and _pooling(pooling), "Normalize" in paths, settings.get("max_seq_length"))
-
-
-def _pooling(settings: dict[str, Any]) -> str:
-    old = [name for name, chosen in settings.items() if name.startswith("pooling_mode_") and chosen is True]
-    names = [name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in old]
-    return str(settings.get("pooling_mode") or "+".join(names))
+    if "Pooling" in paths and (pools := _read_json(source, f"{paths['Pooling']}/config.json")):
+        old = [name for name, is_used in pools.items() if name.startswith("pooling_mode_") and is_used is True]
+        names = [name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for name in old]
+        pooling = str(pools.get("pooling_mode") or "+".join(names))
+    return Layout(folder, pooling, "Normalize" in paths, settings.get("max_seq_length"))
 
 
 def _read_json(source: str, name: str) -> Any:
     """A JSON file from a folder or the hub; None if there is none."""
-    path = Path(source, name)
-    if not Path(source).is_dir():
-        try:
-            path = Path(cached_file(source, name) or path)
-        except OSError:  # the hub has none, or cannot be reached
-            return None
-    return json.loads(path.read_bytes()) if path.is_file() else None
+    try:
+        path = cached_file(source, name)
+    except OSError:  # there is none, or the hub cannot be reached
+        return None
+    return json.loads(Path(path).read_bytes()) if path else None
 
 
 def load_processor(source: str | Path, main_input: str) -> Any:
@@ -114,10 +110,10 @@ def load_processor(source: str | Path, main_input: str) -> Any:
     raise ValueError(f"its main input is {main_input}; expected an encoder of texts ({TEXT}) or images ({IMAGE})")
 
 
-def cannot_load(source: str, error: Exception) -> ValueError:
+def cannot_load(source: str | Path, error: Exception) -> ValueError:
     """The error that says in one line why the model cannot be loaded."""
     first = (str(error).strip().splitlines() or [repr(error)])[0]
-    return ValueError(f"cannot load a model from {source!r}: {first}")
+    return ValueError(f"cannot load a model from {str(source)!r}: {first}")
 
 
 class Inputs:
@@ -134,27 +130,30 @@ class Inputs:
 
     def check(self, items: Iterable[Any]) -> list[Any]:
         """The items as a list; raises unless all are texts, or images."""
-        texts = self.main_input == TEXT
-        kind, article = ("text", "a") if texts else ("image", "an")
+        kind, article = ("text", "a") if self.main_input == TEXT else ("image", "an")
         if isinstance(items, str | Path):
             raise TypeError(f"expected a list of {kind}s, got one {kind}; write [{str(items)[:20]!r}]")
-        found = list(items)
-        for row, item in enumerate(found, 1):
-            if not (isinstance(item, str) or (not texts and (isinstance(item, Path) or hasattr(item, "getexif")))):
-                raise TypeError(f"row {row}: expected {article} {kind}, got {item!r:.80}, a {type(item).__name__}")
-            if texts:
-                check_unicode(item, f"row {row}: ")
-        return found
+        checked = list(items)
+        for number, item in enumerate(checked, 1):
+            if not (
+                isinstance(item, str) or (kind == "image" and (isinstance(item, Path) or hasattr(item, "getexif")))
+            ):
+                raise TypeError(f"item {number}: expected {article} {kind}, got {item!r:.80}, a {type(item).__name__}")
+            if kind == "text":
+                check_unicode(item, f"item {number}: ")
+        return checked
 
     def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
         """The tensors of a few items."""
         if self.main_input == TEXT:
-            texts = [self._cut(text) for text in items]
-            encoded = self.processor(
-                texts, truncation=True, max_length=self.max_tokens, padding=True, return_tensors="pt"
-            )
+            options = {"truncation": True, "max_length": self.max_tokens, "padding": True, "return_tensors": "pt"}
+            encoded = self.processor([self._cut(text) for text in items], **options)
             return {name: encoded[name] for name in (TEXT, "attention_mask")}
-        return {IMAGE: self.processor(images=[_image(item) for item in items], return_tensors="pt")[IMAGE]}
+        from rsoftmax.labels.models.images import open_image, upright
+
+        paths = (str, Path)
+        images = [open_image(Path(item), str(item)) if isinstance(item, paths) else upright(item) for item in items]
+        return {IMAGE: self.processor(images=images, return_tensors="pt")[IMAGE]}
 
     def batches(self, items: Sequence[Any], size: int) -> Iterator[list[int]]:
         """The indices of the items of each batch: texts of similar length together, long ones first."""
@@ -184,57 +183,23 @@ def example_items(main_input: str) -> list[Any]:
     return [Image.new("RGB", shape) for shape in ((224, 224), (64, 96))]
 
 
-def in_order(batches: Iterator[tuple[list[int], Tensor]]) -> Tensor:
-    """The rows of all batches, each at the index of its item."""
-    found = list(batches)
-    order = torch.tensor([index for indices, _ in found for index in indices])
-    rows = torch.cat([part for _, part in found])
-    return torch.empty_like(rows).index_copy_(0, order, rows)
+def pool(pooling: str, output: Any, mask: Tensor | None) -> Tensor:
+    """One feature vector per item.
 
-
-def mean(output: Any, mask: Tensor | None) -> Tensor:
-    """The mean over the tokens that are not padding."""
+    Args:
+        pooling: "mean" or "max" over the tokens that are not padding; "cls", the first token; "pooled", the encoder's
+            own ``pooler_output``.
+        output: of the encoder.
+        mask: 0 for padding, [items, tokens]; None: there is none.
+    """
+    if pooling == "pooled":
+        return output.pooler_output.flatten(1)  # type: ignore[no-any-return]
     states: Tensor = output.last_hidden_state
+    if pooling == "cls":
+        return states[:, 0]
     if mask is None:
-        return states.mean(1)
-    kept = mask.unsqueeze(-1).to(states.dtype)
-    return (states * kept).sum(1) / kept.sum(1).clamp(min=1)
-
-
-def cls(output: Any, mask: Tensor | None) -> Tensor:
-    """The first token."""
-    states: Tensor = output.last_hidden_state
-    return states[:, 0]
-
-
-def pooled(output: Any, mask: Tensor | None) -> Tensor:
-    """The encoder's own ``pooler_output``."""
-    found: Tensor = output.pooler_output
-    return found.flatten(1)
-
-
-def maximum(output: Any, mask: Tensor | None) -> Tensor:
-    """The maximum over the tokens that are not padding."""
-    states: Tensor = output.last_hidden_state
-    return states.amax(1) if mask is None else states.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(1)
-
-
-POOLINGS: dict[str, Callable[[Any, Tensor | None], Tensor]] = {
-    "mean": mean,
-    "cls": cls,
-    "max": maximum,
-    "pooled": pooled,
-}
-
-
-def check_pooling(pooling: str) -> None:
-    """Raise unless the pooling is a key of ``POOLINGS``."""
-    if pooling not in POOLINGS:
-        raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {', '.join(map(repr, POOLINGS))}")
-
-
-def _image(item: Any) -> Any:
-    """Open a path; treat a Pillow image as if it had been opened from one."""
-    from rsoftmax.labels.models.images import open_image, upright
-
-    return open_image(Path(item), str(item)) if isinstance(item, str | Path) else upright(item)
+        return states.mean(1) if pooling == "mean" else states.amax(1)
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    if pooling == "max":
+        return states.masked_fill(weights == 0, -torch.inf).amax(1)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)

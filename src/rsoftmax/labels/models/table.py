@@ -1,8 +1,9 @@
-"""A trained :class:`rsoftmax.labels.SparseLabelClassifier` as a folder: safetensors and JSON, no pickle."""
+"""A multi-label classifier of table rows as one network and one folder: safetensors and JSON, no pickle."""
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,173 +13,48 @@ from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
-from rsoftmax.labels.estimators.ensemble import check_mergeable, merge, training_rows
+from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
-from rsoftmax.labels.models.base import (
-    BaseLabelModel,
-    LabelNetwork,
-    Labels,
-    check_lengths,
-    check_names,
-    hold_out,
-    indicator,
-)
-from rsoftmax.labels.models.card import count_of, model_card, printable
-from rsoftmax.labels.models.folders import CARD, SETTINGS, TABLE, WEIGHTS, read, read_settings, write
+from rsoftmax.labels.evaluation import Evaluation
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
+from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
 
 __all__ = ["TableModel"]
 
+Rows = Sequence[Sequence[float | str]]
 ROWS_AT_ONCE = 64
 MAX_CATEGORIES = 1000
-USAGE = """from rsoftmax.labels import TableModel
-
-model = TableModel.load("path/to/this/folder")
-model.predict([[{row}]])"""
-SAVED = ("labels", "features", "quantiles", "hidden", "head", "columns", "evaluation")
 
 
-class TableModel(BaseLabelModel, nn.Module):
-    """A trained multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
+@dataclass
+class TableConfig:
+    """The settings of a :class:`TableModel`, as ``config.json`` holds them.
 
-    Args:
-        labels: their names.
+    Attributes:
         features: the names of the columns.
+        labels: the names of the labels.
+        categories: the values of each column of texts.
         quantiles: the number of quantiles per feature in the preprocessing.
         hidden: the number of hidden units.
         head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
         columns: the columns of the training table by role, as the command line uses them.
         evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
-        categories: the values of each column that holds texts in place of numbers.
-
-    Example:
-        >>> rows, labels = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
-        >>> model = TableModel.fit(rows, labels, ["u", "v"], n_estimators=2, lr=1e-2, random_state=0)
-        >>> model.predict_labels([[1.0, 0.0]])
-        [['a']]
-
-    Its predictions are those of the classifier that it was converted from. A column of texts becomes a column of 0 and
-    1 for each of its values; values that did not occur in training become zeros, with a warning.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        features: Sequence[str],
-        quantiles: int,
-        hidden: int,
-        head: dict[str, Any],
-        columns: dict[str, str] | None = None,
-        evaluation: dict[str, Any] | None = None,
-        categories: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        super().__init__()
-        check_names(labels)
-        check_names(features, "features")
-        self.settings: dict[str, Any] = {
-            "labels": list(labels),
-            "features": list(features),
-            "quantiles": quantiles,
-            "hidden": hidden,
-            "head": head,
-            "columns": dict(columns or {}),
-            "evaluation": evaluation,
-            "categories": {name: list(values) for name, values in (categories or {}).items()},
-        }
-        self.preprocessing = Preprocessing(len(self.encoded), quantiles)
-        self.network = LabelNetwork(len(self.encoded), len(labels), hidden, **head)
-
-    @classmethod
-    def fit(
-        cls,
-        rows: Sequence[Sequence[float | str]],
-        labels: Labels,
-        features: Sequence[str],
-        average: Average = "micro",
-        *,
-        names: Sequence[str] | None = None,
-        guarantee: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Train a :class:`SparseLabelClassifier` and convert it.
-
-        Args:
-            rows: a value for each feature; a column holds numbers only, or texts only.
-            labels: the names for each row.
-            features: the names of the columns.
-            average: the F1 to maximise.
-            names: all labels; None: those that occur.
-            guarantee: hold out a fifth of the rows and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
-            settings: further arguments of :class:`SparseLabelClassifier`.
-        """
-        check_names(features, "features")
-        if settings.get("preprocessing", "auto") is None:
-            raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
-        found = names if names is not None else sorted({name for row in labels for name in row})
-        truth = indicator(labels, found)
-        check_lengths(rows, truth)
-        if not found:
-            raise ValueError("TableModel: no row has a label; pass at least one label")
-        categories = _categories(rows, features)
-        x = _encode(rows, features, categories)
-        (kept, truth), aside = hold_out(range(len(rows)), truth, guarantee or {}, _seed(settings.get("random_state")))
-        if isinstance(weights := settings.get("class_weight"), Mapping):  # columns have numbers, a single label is "it"
-            columns = {name: place if len(found) > 1 else "it" for place, name in enumerate(found)}
-            settings["class_weight"] = {columns.get(name, name): weight for name, weight in weights.items()}
-        model = SparseLabelClassifier(average=average, **settings)
-        check_mergeable(model)
-        made = cls.of(model.fit(*training_rows(x[list(kept)], truth)), features, found, categories)
-        return made if aside is None else made.guarantee([rows[i] for i in aside[0]], aside[1], **(guarantee or {}))
-
-    @classmethod
-    def of(
-        cls,
-        model: SparseLabelClassifier,
-        features: Sequence[str],
-        labels: Sequence[str],
-        categories: Mapping[str, Sequence[str]] | None = None,
-    ) -> Self:
-        """Convert a classifier that was fitted on dense features."""
-        preprocessing, d = Preprocessing.of(model._preprocessing), model.n_features_in_
-        network = merge(model, torch.zeros(d), torch.ones(d))
-        settings: dict[str, Any] = {"evaluation": model.evaluation_.rename(labels).as_dict(), "categories": categories}
-        made = cls(labels, features, preprocessing.quantiles.shape[1], network.width, model._head(), **settings)
-        made.preprocessing, made.network = preprocessing, network
-        return made.eval()
+    features: list[str]
+    labels: list[str]
+    categories: dict[str, list[str]] = field(default_factory=dict)
+    quantiles: int = 1
+    hidden: int = 0
+    head: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
 
     @property
     def names(self) -> list[str]:
         """The labels in the order of the columns."""
-        names: list[str] = self.settings["labels"]
-        return names
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns of the training table by role."""
-        columns: dict[str, str] = self.settings["columns"]
-        return columns
-
-    @property
-    def reads(self) -> Literal["features"]:
-        """Rows of features."""
-        return "features"
-
-    @property
-    def evaluation(self) -> dict[str, Any]:
-        """The evaluation on held-out rows: :meth:`rsoftmax.labels.Evaluation.as_dict`."""
-        return self.settings["evaluation"] or {}
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the columns."""
-        features: list[str] = self.settings["features"]
-        return features
-
-    @property
-    def categories(self) -> dict[str, list[str]]:
-        """The values of each column of texts."""
-        categories: dict[str, list[str]] = self.settings["categories"]
-        return categories
+        return self.labels
 
     @property
     def encoded(self) -> list[str]:
@@ -186,106 +62,173 @@ class TableModel(BaseLabelModel, nn.Module):
         numbers = [name for name in self.features if name not in self.categories]
         return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
 
-    def record(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the saved settings: arguments of the head, and the evaluation."""
-        self.settings |= {"head": self.settings["head"] | head, "evaluation": evaluation}
+
+class TableModel(BaseLabelModel, nn.Module):
+    """A multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
+
+    Args:
+        features: the names of the columns.
+        labels: the names of the labels; None: those that occur in training.
+        average: the F1 to maximise; see :class:`rsoftmax.labels.MultiLabelHead`.
+
+    Example:
+        >>> rows, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
+        >>> model = TableModel(["u", "v"]).fit(rows, y, n_estimators=2)
+        >>> model.predict_labels([[1.0, 0.0]])
+        [['a']]
+
+    It is trained as :class:`SparseLabelClassifier`, and predicts the same. A column of texts becomes a column of 0 and
+    1 for each of its values; values that did not occur in training become zeros, with a warning.
+    """
+
+    def __init__(
+        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro"
+    ) -> None:
+        super().__init__()
+        self.labels, self.average = None if labels is None else check_names(labels), average
+        self.config = TableConfig(check_names(features, "features"), self.labels or [])
+
+    def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
+        """Train on rows, as in :meth:`BaseLabelModel.fit`.
+
+        Args:
+            items: a value for each feature; a column contains numbers only, or texts only.
+            y: the names for each row, or a matrix of 0 and 1.
+            settings: validation, guarantee, random_state, verbose, and those of :class:`SparseLabelClassifier`.
+        """
+        self.config.labels = self.labels or sorted({name for labels in y for name in labels})
+        self.config.categories = _categories(items, self.config.features)
+        return super().fit(items, y, **settings)
+
+    def check(self, items: Rows) -> Rows:
+        """The rows; raises unless all have finite numbers and texts where they belong."""
+        self._encode(items)
+        return items
+
+    def train_on(
+        self, items: Rows, y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **settings: Any
+    ) -> Evaluation:
+        """Train a :class:`SparseLabelClassifier` and take over its networks, merged into one, and its evaluation."""
+        settings |= {"random_state": random_state, "verbose": int(verbose)}
+        classifier = SparseLabelClassifier(average=self.average, **settings)
+        held_out = None if validation is None else (self._encode(validation[0]), validation[1])
+        return self._take_over(fit_mergeable(classifier, self._encode(items), y, self.names, held_out))
+
+    @classmethod
+    def from_classifier(cls, classifier: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:
+        """Convert a classifier that was fitted on dense features."""
+        model = cls(features, labels)
+        model.config.evaluation = model._take_over(classifier).as_dict()
+        return model
+
+    @classmethod
+    def from_config(cls, config: TableConfig) -> Self:
+        """An untrained model with the settings of a saved one."""
+        model = cls(config.features, config.labels)
+        model.config, d = config, len(config.encoded)
+        model.preprocessing = Preprocessing(d, config.quantiles)
+        model.network = LabelNetwork(d, len(config.labels), config.hidden, **config.head)
+        return model.eval()
+
+    def _take_over(self, classifier: SparseLabelClassifier) -> Evaluation:
+        if classifier._preprocessing is None:
+            raise ValueError("TableModel: preprocessing=None is not supported; use preprocessing='auto'")
+        d, config = classifier.n_features_in_, self.config
+        self.preprocessing = Preprocessing.of(classifier._preprocessing)
+        self.network = merge(classifier, torch.zeros(d), torch.ones(d))
+        config.quantiles, config.hidden = self.preprocessing.quantiles.shape[1], self.network.width
+        config.head = classifier._head_arguments()
+        self.eval()
+        return classifier.evaluation_.rename(self.names)
+
+    @property
+    def modality(self) -> Literal["features"]:
+        """Rows of features."""
+        return "features"
 
     def example(self) -> dict[str, Tensor]:
         """Two rows near the medians of the training data."""
         middle = self.preprocessing.quantiles[:, self.preprocessing.quantiles.shape[1] // 2].float()
         return {"features": torch.stack([middle, middle + 1])}
 
-    def answer(self, **tensors: Tensor) -> Output:
+    def predict_tensors(self, **tensors: Tensor) -> Output:
         """Predict from a tensor [rows, features]."""
         output: Output = self.network(self.preprocessing(tensors["features"]))
         return output
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The names of the features, categories as columns of 0 and 1."""
-        return {"features": self.encoded}
+        return {"features": self.config.encoded}
 
     @torch.inference_mode()
-    def outputs(self, items: Sequence[Sequence[float | str]], *, progress: bool = False) -> Output:
-        """Predict from rows."""
-        x = _encode(items, self.features, self.categories)
-        prepared = torch.cat([self.preprocessing(part) for part in x.split(ROWS_AT_ONCE)])
-        output: Output = self.network(prepared)
-        return output
+    def embed(self, items: Rows, *, verbose: bool = False) -> Tensor:
+        """Encoded and preprocessed rows."""
+        self._check_fitted()
+        return torch.cat([self.preprocessing(part) for part in self._encode(items).split(ROWS_AT_ONCE)])
 
     def save(self, folder: str | Path) -> None:
-        """Save weights, settings and a model card as one folder, in a single step: see ``rsoftmax.files``.
+        """Save weights, settings and a model card as one folder, in a single step.
 
-        Other files in the folder are kept, and so is an edited model card.
+        Other files in the folder stay untouched, and so does an edited model card.
 
         Raises:
             FileExistsError: if a file would be replaced that is not part of a saved model of this kind.
             OSError: if the files cannot be written; an existing model stays intact.
         """
-        with write(Path(folder)) as place:
+        self._check_fitted()
+        with write(Path(folder)) as staged:
             weights = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-            (place / WEIGHTS).write_bytes(save(weights))
-            (place / CARD).write_text(self._card(), encoding="utf-8")
-            (place / SETTINGS).write_text(json.dumps({"model_type": TABLE, **self.settings}), encoding="utf-8")
+            (staged / WEIGHTS).write_bytes(save(weights))
+            (staged / SETTINGS).write_text(json.dumps({"model_type": TABLE, **asdict(self.config)}), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Load a saved model.
 
-        While another process saves to the folder, either the old or the new version is loaded, never a mixture.
-
         Raises:
             FileNotFoundError: if there is no model in the folder.
             ValueError: if it is damaged, of another kind, or of a newer version.
         """
-        with read(Path(folder)) as place:
-            settings = read_settings(Path(folder), TABLE)
-            try:
-                weights = load_file(place / WEIGHTS)
-                with torch.device("meta"):
-                    model = cls(**{name: settings[name] for name in SAVED}, categories=settings.get("categories"))
-                model.load_state_dict(weights, assign=True)
-            except Exception as error:  # for files edited by hand torch raises many kinds
-                raise ValueError(f"{folder} is damaged: {error}") from None
+        settings = read_settings(Path(folder), TABLE)
+        try:
+            weights = load_file(Path(folder, WEIGHTS))
+            values = {part.name: settings[part.name] for part in fields(TableConfig) if part.name in settings}
+            config = TableConfig(**values)
+            with torch.device("meta"):
+                model = cls.from_config(config)
+            model.load_state_dict(weights, assign=True)
+        except Exception as error:  # for files edited by hand torch raises many kinds
+            raise ValueError(f"{folder} is damaged: {error}") from None
         return model.eval()
 
-    def _card(self) -> str:
-        what = f"A multi-label classifier for tabular rows: {count_of(len(self.names), 'label')} from"
-        what = f"{what} {count_of(len(self.features), 'feature')} ({', '.join(map(printable, self.features))})."
-        row = (repr(self.categories[name][0]) if name in self.categories else "0.0" for name in self.features)
-        usage = USAGE.format(row=", ".join(row))
-        return model_card("rsoftmax", "Multi-label classifier for tabular rows", what, usage, self.evaluation)
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "network"):
+            raise ValueError("TableModel: not trained yet; call fit")
+
+    def _encode(self, rows: Rows) -> Tensor:
+        """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
+        features, categories = self.config.features, self.config.categories
+        if wrong := [len(row) for row in rows if len(row) != len(features)]:
+            raise ValueError(f"TableModel: expected {len(features)} features per row, {features}, got {wrong[0]}")
+        numbers = [i for i, name in enumerate(features) if name not in categories]
+        cells = [[row[i] for i in numbers] for row in rows] if categories else rows
+        x = [_numbers(cells, [features[i] for i in numbers])]
+        for name, values in categories.items():
+            x.append(_one_hot(name, [str(row[features.index(name)]) for row in rows], values))
+        return torch.cat(x, 1)
 
 
-def _seed(random_state: Any) -> int:
-    return random_state if isinstance(random_state, int) else 0
-
-
-def _categories(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> dict[str, list[str]]:
+def _categories(rows: Rows, features: Sequence[str]) -> dict[str, list[str]]:
     """The values of each column that holds a text."""
     columns = zip(features, zip(*rows, strict=False), strict=False)
-    found = {name: sorted(set(map(str, cells))) for name, cells in columns if any(isinstance(c, str) for c in cells)}
-    for name, values in found.items():
+    texts = {name: sorted(set(map(str, cells))) for name, cells in columns if any(isinstance(c, str) for c in cells)}
+    for name, values in texts.items():
         if len(values) > min(MAX_CATEGORIES, max(len(rows) / 2, 20)):
             raise ValueError(
                 f"the column {name!r} has {len(values)} different texts in {len(rows)} rows, such as {values[-1]!r}:"
                 " too many for categories; leave it out, or train on it as a text"
             )
-    return found
-
-
-def _encode(
-    rows: Sequence[Sequence[float | str]], features: Sequence[str], categories: Mapping[str, Sequence[str]]
-) -> Tensor:
-    """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
-    wrong = next((row for row in rows if len(row) != len(features)), None)
-    if wrong is not None:
-        raise ValueError(f"TableModel: expected {len(features)} features per row, {list(features)}, got {len(wrong)}")
-    if not categories:
-        return _numbers(rows, features)
-    numbers = [place for place, name in enumerate(features) if name not in categories]
-    x = _numbers([[row[place] for place in numbers] for row in rows], [features[place] for place in numbers])
-    texts = {name: [str(row[place]) for row in rows] for place, name in enumerate(features) if name in categories}
-    return torch.cat([x, *(_one_hot(name, texts[name], values) for name, values in categories.items())], 1)
+    return texts
 
 
 def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
@@ -293,15 +236,10 @@ def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
     if unknown := sorted(set(cells) - set(values)):
         listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         warnings.warn(f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=2)
-    places = {value: place for place, value in enumerate(values)}
-    found = torch.zeros(len(cells), len(values))
-    for row, cell in enumerate(cells):
-        if cell in places:
-            found[row, places[cell]] = 1
-    return found
+    return torch.tensor([[float(cell == value) for value in values] for cell in cells]).reshape(-1, len(values))
 
 
-def _numbers(rows: Sequence[Sequence[float | str]], features: Sequence[str]) -> Tensor:
+def _numbers(rows: Rows, features: Sequence[str]) -> Tensor:
     """Rows as a tensor [rows, features]; raises unless all are finite numbers."""
     try:
         x = torch.as_tensor(rows, dtype=torch.float32).reshape(len(rows), len(features))

@@ -45,7 +45,7 @@ class Table:
         """A column of texts."""
         for row, cell in enumerate(self.column(name), 1):
             if not isinstance(cell, str):
-                raise self.error(row, f"{name!r} must be a text, got {cell!r}; fill it in, or delete the row")
+                raise self._error(row, f"{name!r} must be a text, got {cell!r}; fill it in, or delete the row")
         return self.column(name)
 
     def files(self, name: str) -> list[Path]:
@@ -53,7 +53,7 @@ class Table:
         paths = [self.path.parent / text for text in self.texts(name)]
         for row, path in enumerate(paths, 1):
             if not path.is_file():
-                raise self.error(row, f"the file {str(path)!r} does not exist; paths are relative to the table")
+                raise self._error(row, f"the file {str(path)!r} does not exist; paths are relative to the table")
         return paths
 
     def rows(self, names: Sequence[str], categories: Collection[str] | None = None) -> list[list[float | str]]:
@@ -63,8 +63,15 @@ class Table:
             names: the columns.
             categories: those of them that hold texts. None: the columns without any number.
         """
-        texts = set(filter(self._is_text, names)) if categories is None else categories
-        columns = [self._texts_or_numbers(name, name in texts) for name in names]
+        texts = categories
+        if texts is None:
+            filled = {name: [cell for cell in self.column(name) if cell not in (None, "")] for name in names}
+            is_text = {name: all(isinstance(c, str) and not _is_number(c) for c in filled[name]) for name in names}
+            texts = {name for name in names if filled[name] and is_text[name]}
+        columns = [
+            [_text(cell) if name in texts else self._number(row, name, cell) for row, cell in enumerate(cells, 1)]
+            for name, cells in ((name, self.column(name)) for name in names)
+        ]
         return list(map(list, zip(*columns, strict=True)))
 
     def labels(self, name: str, separator: str) -> list[list[str]]:
@@ -77,18 +84,13 @@ class Table:
         """All cells as they are written to CSV: lists are joined by the separator, missing cells are empty."""
         return {name: [_text(cell, separator) for cell in cells] for name, cells in self.cells.items()}
 
-    def error(self, row: int, message: str) -> ValueError:
-        """An error that names the file and the row."""
-        return ValueError(f"{self.path}, row {row}: {message}")
-
-    def _is_text(self, name: str) -> bool:
-        cells = [cell for cell in self.column(name) if cell not in (None, "")]
-        return bool(cells) and all(isinstance(cell, str) and not _is_number(cell) for cell in cells)
-
-    def _texts_or_numbers(self, name: str, is_text: bool) -> list[float | str]:
-        if is_text:
-            return [_text(cell, ";") for cell in self.column(name)]
-        return [self._number(row, name, cell) for row, cell in enumerate(self.column(name), 1)]
+    def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
+        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+            return []
+        labels = cell.split(separator) if isinstance(cell, str) else cell
+        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
+            return [label.strip() for label in labels if label.strip()]
+        raise self._error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         try:
@@ -96,46 +98,36 @@ class Table:
         except (OverflowError, TypeError, ValueError):
             number = math.nan
         if not abs(number) <= FLOAT32_MAX:
-            raise self.error(
-                row, f"{name!r} must be a number up to {FLOAT32_MAX}, got {cell!r}; fill it in, or delete the row"
-            )
+            remedy = "fill it in, or delete the row"
+            raise self._error(row, f"{name!r} must be a number up to {FLOAT32_MAX}, got {cell!r}; {remedy}")
         return number
 
-    def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
-        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-            return []
-        labels = cell.split(separator) if isinstance(cell, str) else cell
-        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
-            return [label.strip() for label in labels if label.strip()]
-        raise self.error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
+    def _error(self, row: int, message: str) -> ValueError:
+        return ValueError(f"{self.path}, row {row}: {message}")
 
 
 def read(path: Path) -> Table:
-    """Read a table in UTF-8; given a folder, the only table in it.
+    """Read a table in UTF-8; from a folder, the only table in it.
 
     In TSV files quotation marks are ordinary characters.
     """
-    path = _in_folder(path) if path.is_dir() else path
+    if path.is_dir():
+        tables = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS)
+        if len(tables) != 1:
+            names = ", ".join(file.name for file in tables) or "none"
+            raise ValueError(f"{path} must hold exactly one table ({', '.join(READERS)}), got {names}; pass the file")
+        path = tables[0]
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist")
     if path.suffix.lower() not in READERS:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(READERS)}")
     try:
         cells = READERS[path.suffix.lower()](path)
-    except UnicodeDecodeError as error:
-        where = _invalid_byte(path) or error.start  # the reader counts from its last chunk
-        raise ValueError(f"{path}: byte {where} is not valid UTF-8; save the file as UTF-8") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: byte {_invalid_byte(path)} is not valid UTF-8; save the file as UTF-8") from None
     if not cells or not next(iter(cells.values())):
         raise ValueError(f"{path}: the file has no rows; is it the right one?")
     return Table(path, cells)
-
-
-def _invalid_byte(path: Path) -> int | None:
-    try:
-        path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return None
 
 
 def csv_line(cells: Sequence[str]) -> str:
@@ -148,19 +140,25 @@ def csv_line(cells: Sequence[str]) -> str:
         >>> csv_line(["a, b", "=1+1", "-1.5"])
         '"a, b",\\'=1+1,-1.5'
     """
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(map(_inert, cells))
+    line, formulas = io.StringIO(), ("=", "+", "-", "@", "\t", "\r")
+    inert = [f"'{cell}" if cell.startswith(formulas) and not _is_number(cell) else cell for cell in cells]
+    csv.writer(line, lineterminator="\r\n").writerow(inert)
     return line.getvalue().removesuffix("\r\n")
 
 
-def _text(cell: Any, separator: str) -> str:
+def _invalid_byte(path: Path) -> int | None:
+    """The place in the whole file; a reader counts from its last chunk."""
+    try:
+        path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+def _text(cell: Any, separator: str = ";") -> str:
     if isinstance(cell, list | tuple):
         return separator.join(_text(part, separator) for part in cell)
     return "" if cell is None else str(cell)
-
-
-def _inert(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not _is_number(cell) else cell
 
 
 def _is_number(cell: str) -> bool:
@@ -171,50 +169,22 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _in_folder(folder: Path) -> Path:
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in READERS)
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
-        raise ValueError(f"{folder} must hold exactly one table ({', '.join(READERS)}), found {names}; pass the file")
-    return found[0]
-
-
 def _separated(path: Path, **dialect: Any) -> dict[str, list[Any]]:
     """All cells as texts, unconverted: "NA" and "007" too."""
     csv.field_size_limit(max(csv.field_size_limit(), min(path.stat().st_size, MAX_FIELD)))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, **dialect)
+        lines = csv.reader(file, **dialect)
         try:
-            header = next(rows, [])
-            _check_header(path, header)
-            cells = [_whole(path, number, row, header) for number, row in enumerate(filter(None, rows), 1)]
+            header, *rows = [next(lines, []), *filter(None, lines)]
         except csv.Error as error:
-            raise ValueError(f"{path}, line {rows.line_num}: {error}; is a quotation mark left open?") from None
-    return {name: list(column) for name, column in zip(header, zip(*cells, strict=True), strict=False)}
-
-
-def _check_header(path: Path, header: list[str]) -> None:
+            raise ValueError(f"{path}, line {lines.line_num}: {error}; is a quotation mark left open?") from None
     for name, times in Counter(filter(None, header)).items():
         if times > 1:
             raise ValueError(f"{path}: the header has {times} columns named {name!r}; rename all but one")
-
-
-def _whole(path: Path, number: int, row: list[str], header: list[str]) -> list[str]:
-    if len(row) != len(header):
-        raise ValueError(f"{path}, row {number}: expected {len(header)} cells as in the header, got {len(row)}")
-    return row
-
-
-def _parquet(path: Path) -> dict[str, list[Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install 'rsoftmax[parquet]'") from None
-    try:
-        cells: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
-    except Exception as error:  # for damaged files pyarrow raises many kinds
-        raise ValueError(f"{path}: not a Parquet file, or damaged: {error}") from None
-    return cells
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ValueError(f"{path}, row {number}: expected {len(header)} cells as in the header, got {len(row)}")
+    return {name: list(column) for name, column in zip(header, zip(*rows, strict=True), strict=False)}
 
 
 def _json_lines(path: Path) -> dict[str, list[Any]]:
@@ -230,6 +200,18 @@ def _json_lines(path: Path) -> dict[str, list[Any]]:
             rows.append(row)
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install 'rsoftmax[parquet]'") from None
+    try:
+        cells: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    except Exception as error:  # for damaged files pyarrow raises many kinds
+        raise ValueError(f"{path}: not a Parquet file, or damaged: {error}") from None
+    return cells
 
 
 READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {

@@ -1,0 +1,344 @@
+"""rsoftmax train, evaluate, predict and export, as users type them; mistakes are answered with file, row and remedy."""
+
+import csv
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from encoders import LABELS, TEXTS
+from PIL import Image
+from typer.testing import CliRunner
+
+from rsoftmax.cli import app
+from rsoftmax.labels import LabelModel
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+ROWS = [(text, ";".join(labels), index % 3, index % 2) for index, (text, labels) in enumerate(zip(TEXTS, LABELS))] * 5  # noqa: B905
+
+
+def rsoftmax(*words: object, code: int = 0, typed: str | bytes | None = None) -> str:
+    done = CliRunner().invoke(app, list(map(str, words)), input=typed)
+    assert done.exit_code == code, done.output
+    return re.sub(r"[\s│]+", " ", done.output) if code else done.stdout
+
+
+def write_csv(path: Path, rows: list[Any]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "rows.csv"
+    write_csv(path, [("text", "labels", "u", "v"), *ROWS])
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(table: Path, text_encoder: Path) -> Path:
+    out = table.parent / "model"
+    said = rsoftmax(
+        "train",
+        table,
+        "--text",
+        "text",
+        "--labels",
+        "labels",
+        "--encoder",
+        text_encoder,
+        "--out",
+        out,
+        "--average",
+        "macro",
+    )
+    assert "3 labels; cross-validated on 30 rows" in said
+    return out
+
+
+def test_a_trained_model_is_evaluated_asked_and_exported(model: Path, table: Path, tmp_path: Path) -> None:
+    said = rsoftmax("evaluate", model, table, "--plot", tmp_path / "scores.png")
+    assert "micro F1" in said
+    assert "anger" in said
+    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
+    scores = json.loads(rsoftmax("evaluate", model, table, "--json"))
+    assert scores["num_samples"] == len(ROWS)
+    assert {one["label"] for one in scores["labels"]} == {"anger", "joy", "love"}
+    assert rsoftmax("export", model, "--onnx", tmp_path / "model.onnx") == (
+        f"wrote {tmp_path / 'model.onnx'}: marginals and labels of 3 labels\n"
+    )
+
+
+def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model: Path, table: Path) -> None:
+    loaded = LabelModel.from_pretrained(model)
+    (found,) = loaded.predict(["I love it"])
+    listed = ", ".join(f"{name} {p:.3f}" for name, p in found.items()) or "no label"
+    assert rsoftmax("predict", model, "I love it", "so happy").splitlines()[0] == f"I love it: {listed}"
+    line = json.loads(rsoftmax("predict", model, "-", "--json", typed="I love it\nso happy\n").splitlines()[0])
+    assert line == {"item": "I love it", "labels": pytest.approx(found)}
+    rows = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv"))))
+    assert rows[0] == ["text", "labels", "u", "v", "predicted_labels", "predicted_probabilities"]
+    assert [row[:2] for row in rows[1:]] == [[text, labels] for text, labels, *_ in ROWS]
+    assert [row[4].split(";") if row[4] else [] for row in rows[1:]] == loaded.predict_labels([row[0] for row in ROWS])
+    every = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv", "--all"))))
+    assert every[0] == ["text", "labels", "u", "v", "anger", "joy", "love"]
+    words = list(csv.reader(io.StringIO(rsoftmax("predict", model, "=1+1", "--csv"))))
+    assert words[0] == ["item", "predicted_labels", "predicted_probabilities"]
+    assert words[1][0] == "'=1+1"
+    assert len(every) == len(ROWS) + 1
+
+
+def test_a_text_is_shown_in_a_file_and_several_in_a_folder(model: Path, tmp_path: Path) -> None:
+    rsoftmax("predict", model, "I love it", "--show", tmp_path / "one.png")
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    long = "so happy $x$ " * 400
+    assert f"wrote {tmp_path / 'many'}" in rsoftmax("predict", model, "I love it", long, "--show", tmp_path / "many")
+    assert sorted(path.name for path in (tmp_path / "many").iterdir()) == ["1.png", "2.png"]
+
+
+@pytest.mark.train
+def test_a_table_of_numbers_is_learned_and_asked(table: Path, tmp_path: Path) -> None:
+    rsoftmax("train", table, "--features", "u, v", "--labels", "labels", "--out", tmp_path / "model")
+    assert "samples F1" in rsoftmax("evaluate", tmp_path / "model", table)
+    assert len(rsoftmax("predict", tmp_path / "model", table).splitlines()) == len(ROWS)
+    rsoftmax("export", tmp_path / "model", "--onnx", tmp_path / "model.onnx")
+    assert "pass the rows as a table" in rsoftmax("predict", tmp_path / "model", "a text", code=2)
+    shown = rsoftmax("predict", tmp_path / "model", table, "--show", tmp_path / "shown", code=2)
+    assert "only images and texts can be shown" in shown
+
+
+def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> None:
+    rows = [(("red", "blue")[index % 2], index % 3, ("warm", "cold;wet")[index % 2]) for index in range(100)]
+    write_csv(tmp_path / "rows.csv", [("colour", "rain", "labels"), *rows])
+    words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,colour", "--labels", "labels", "--out"]
+    said = rsoftmax("train", *words, tmp_path / "model", "--recall", 0.8)
+    assert "guaranteed: recall of a sample at least 0.8, in expectation" in said
+    assert "on 20 held-out rows" in said
+    write_csv(tmp_path / "new.csv", [("colour", "rain"), ("red", 1), ("blue", 1)])
+    red, blue = rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv").splitlines()
+    assert red.startswith("1: warm")
+    assert {"cold", "wet"} <= set(re.findall("[a-z]+", blue))
+    for wrong, message in (
+        (["--recall", 0.99], "recall of 0.99 cannot be guaranteed with 20 held-out samples: it takes at least 99"),
+        (["--precision", 0.8], "pass confidence=0.95"),
+        (["--recall", 1.5], "must be in (0, 1), got 1.5"),
+        (["--recall", 0.8, "--by", "rows"], "'rows' is not one of 'samples', 'micro', 'label'"),
+        (["--recall", 0.8, "--precision", 0.8], "pass either recall or precision"),
+        (["--confidence", 0.9], "has an effect only with --recall or --precision"),
+    ):
+        assert message in rsoftmax("train", *words, tmp_path / "other", *wrong, code=2), wrong
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(image_encoder: Path, tmp_path: Path) -> None:
+    colours = {"red": (200, 0, 0), "blue": (0, 0, 200)}
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    lines = []
+    for index in range(12):
+        name = list(colours)[index % 2]
+        Image.new("RGB", (24, 24 + index), colours[name]).save(folder / f"{index}.png")
+        lines.append({"file": f"{index}.png", "tags": [name]})
+    (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    words = ["--image", "file", "--labels", "tags", "--encoder", image_encoder, "--out", tmp_path / "model"]
+    rsoftmax("train", folder, *words)
+    said = rsoftmax("predict", tmp_path / "model", folder, "--show", tmp_path / "shown").splitlines()
+    assert said[0].startswith("0.png: ")
+    assert len(list((tmp_path / "shown").iterdir())) == 12
+    (folder / "bad.png").write_bytes(b"no image")
+    shown = ("--skip-bad", "--show", tmp_path / "again")
+    answers = rsoftmax("predict", tmp_path / "model", folder, "--json", *shown).splitlines()
+    assert [json.loads(line)["item"] for line in answers] == sorted(f"{index}.png" for index in range(12))
+    (folder / "bad.png").unlink()
+    (folder / "3.png").write_bytes(b"no image")
+    refused = rsoftmax("train", folder, *words[:-1], tmp_path / "other", code=2)
+    assert "labels.jsonl, row 4: " in refused
+    assert "it is not an image" in refused
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_bad_table_is_refused_and_nothing_is_written(text_encoder: Path, tmp_path: Path) -> None:
+    for file, content, message in (
+        ("t.csv", "txt,labels\na,b\n", "no column 'text'; the columns are 'txt', 'labels'"),
+        ("t.csv", "text,labels\na,\nb,\n", "the column 'labels' contains no labels"),
+        ("t.jsonl", '{"text": "\\ud800", "labels": ["x"]}\n', "t.jsonl, row 1: '\\ud800' is not valid Unicode"),
+    ):
+        (tmp_path / file).write_text(content)
+        words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder]
+        assert message in rsoftmax("train", tmp_path / file, *words, "--out", tmp_path / "out", code=2), content
+        assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_training_and_sparse_attention_reach_the_model(
+    table: Path, text_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder, "--out", tmp_path / "model"]
+    chosen = ["--lr", 0.01, "--batch-size", 16, "--validation", table, "--attention", "t_softmax", "--t", 2]
+    said = rsoftmax("train", table, *words, "--finetune", "--epochs", 1, *chosen)
+    assert f"on {len(ROWS)} held-out rows" in said
+    attention = ["--model", tmp_path / "model", "--text", "I love it", "--out", tmp_path / "map.png"]
+    assert "t_softmax, t = 2" in rsoftmax("attention-map", *attention)
+    for wrong, message in (
+        (["--t", 2], "Invalid value for --t: has an effect only with --attention"),
+        (["--attention", "t_softmax"], "t_softmax needs t"),
+        (["--lr", 0], "lr must be positive, got 0.0"),
+    ):
+        assert message in rsoftmax("train", table, *words[:-1], tmp_path / "other", *wrong, code=2), wrong
+    assert not (tmp_path / "other").exists()
+
+
+def test_options_that_would_have_no_effect_are_refused(
+    model: Path, table: Path, text_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
+    texts: list[Any] = ["--text", "text", "--encoder", text_encoder, *words]
+    alone = rsoftmax("train", table, *texts, "--epochs", 2, code=2)
+    assert "Invalid value for --epochs: has an effect only with --finetune" in alone
+    for epochs in (0, -1, "nan", "inf"):
+        refused = rsoftmax("train", table, *texts, "--finetune", f"--epochs={epochs}", code=2)
+        assert "epochs and lr must be positive and batch_size at least 1, got epochs=" in refused
+    assert "has an effect only with --text" in rsoftmax(
+        "train", table, "--features", "u", *words, "--max-tokens", 9, code=2
+    )
+    assert "separator of labels is empty" in rsoftmax("train", table, *texts, "--separator", "", code=2)
+    assert "separator of labels is empty" in rsoftmax("evaluate", model, table, "--separator", "", code=2)
+    assert "for --plot" in rsoftmax("evaluate", model, table, "--plot", "scores.gif", code=2)
+    assert "LabelModel is not an encoder" in rsoftmax("train", table, *texts, "--encoder", model, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_after_all_is_told(table: Path, text_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"{'x' * 256}"  # longer than a name may be
+    for words in (["--text", "text", "--encoder", text_encoder], ["--features", "u"]):
+        said = rsoftmax("train", table, *words, "--labels", "labels", "--out", out, code=2)
+        assert "for --out" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
+    model: Path, table: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("so happy")
+    assert "notes.txt is a file; pass a single table" in rsoftmax("predict", model, tmp_path / "notes.txt", code=2)
+    assert "rows.csv is a file; pass a single table" in rsoftmax("predict", model, table, table, code=2)
+    assert "is a folder, but this model reads texts" in rsoftmax("predict", model, tmp_path, code=2)
+    assert "cannot be combined with other texts" in rsoftmax(
+        "predict", model, "-", "I love it", typed="so happy\n", code=2
+    )
+    assert "byte 8 is not valid UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
+    assert "item 1: '\\udcff' is not valid Unicode" in rsoftmax("predict", model, "\udcff", code=2)
+    assert len(rsoftmax("predict", model, "happy " * 1000).splitlines()) == 1
+
+
+def test_a_table_of_answers_separates_labels_as_the_table_of_training(table: Path, tmp_path: Path) -> None:
+    rows = [(text, labels.replace(";", "|").replace("joy", "joy; bliss"), *rest) for text, labels, *rest in ROWS]
+    write_csv(tmp_path / "t.csv", [("text", "labels", "u", "v"), *rows])
+    words = ["--features", "u,v", "--labels", "labels", "--separator", "|", "--out", tmp_path / "model"]
+    rsoftmax("train", tmp_path / "t.csv", *words)
+    answers = list(csv.DictReader(io.StringIO(rsoftmax("predict", tmp_path / "model", tmp_path / "t.csv", "--csv"))))
+    found = {name for row in answers for name in row["predicted_labels"].split("|") if name}
+    assert found <= {"anger", "joy; bliss", "love"}
+
+
+def test_a_table_of_answers_can_be_read_again_whatever_the_names_hold(table: Path, tmp_path: Path) -> None:
+    strange = {"anger": "a,b", "joy": 'line\nend "q"', "love": "end\rless"}
+    rows = [(text, [strange[name] for name in labels.split(";") if name], *rest) for text, labels, *rest in ROWS]
+    lines = [json.dumps(dict(zip(("text", "labels", "u", "v"), row, strict=True))) for row in rows]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    rsoftmax("train", tmp_path / "t.jsonl", "--features", "u,v", "--labels", "labels", "--out", tmp_path / "model")
+    said = rsoftmax("predict", tmp_path / "model", tmp_path / "t.jsonl", "--csv", "--all")
+    header, *answers = csv.reader(io.StringIO(said, newline=""))
+    assert header == ["text", "labels", "u", "v", *sorted(strange.values())]
+    assert {len(row) for row in answers} == {7}
+    assert len(answers) == len(ROWS)
+
+
+def test_mistakes_in_options_are_answered(
+    model: Path, table: Path, text_encoder: Path, image_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
+    assert "pass exactly one of --text or --image or --features" in rsoftmax("train", table, *words, code=2)
+    assert "is not one of 'micro', 'macro', 'samples'" in rsoftmax(
+        "train", table, "--text", "text", "--average", "weighted", *words, code=2
+    )
+    assert "Invalid value for --finetune: has an effect only with --text or --image" in rsoftmax(
+        "train", table, "--features", "u", "--finetune", *words, code=2
+    )
+    assert "row 1: the file" in rsoftmax("train", table, "--image", "text", "--encoder", text_encoder, *words, code=2)
+    assert "encodes images; pass their column as --image" in rsoftmax(
+        "train", table, "--text", "text", "--encoder", image_encoder, *words, code=2
+    )
+    write_csv(tmp_path / "mixed.csv", [("u", "labels"), (1, "a"), ("two", "b")])
+    assert "row 2: 'u' must be a number up to 3.4e+38, got 'two'" in rsoftmax(
+        "train", tmp_path / "mixed.csv", "--features", "u", *words, code=2
+    )
+    assert "does not exist" in rsoftmax("evaluate", model, tmp_path / "none.csv", code=2)
+    assert "belongs to another kind of model" in rsoftmax("predict", text_encoder, "a", code=2)
+    assert "has no config.json" in rsoftmax("predict", tmp_path, "a", code=2)
+    assert "choose one of --json and --csv" in rsoftmax("predict", model, "a", "--json", "--csv", code=2)
+    assert "must end in one of" in rsoftmax("predict", model, "a", "--show", tmp_path / "b.txt", code=2)
+    assert "is an input" in rsoftmax("predict", model, table, "--show", table, code=2)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    assert "holds mine.txt, which is not part of a saved LabelModel" in rsoftmax(
+        "train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "full", code=2
+    )
+
+
+def test_labels_that_the_model_does_not_know_are_missed_and_named_or_refused(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("text,labels\na,joy\nb,joy;envy\nc,envy\n")
+    done = CliRunner().invoke(app, ["evaluate", str(model), str(tmp_path / "new.csv"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "1 label unknown to the model, counted as missed: envy" in done.stderr
+    envy = json.loads(done.stdout)["labels"][-1]
+    assert (envy["label"], envy["recall"], envy["f1"], envy["support"]) == ("envy", 0, 0, 2)
+    refused = rsoftmax("evaluate", model, tmp_path / "new.csv", "--strict", code=2)
+    assert "new.csv, row 2: unknown label 'envy'; the labels are anger, joy, love" in refused
+
+
+def test_a_text_that_is_too_long_is_told(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text("text,labels\na,joy\n" + "love " * 20_000 + ",joy\n")
+    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "long.csv")])
+    assert "1 of 2 texts are longer than 24 tokens and are truncated, the first in row 2" in done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_fine_tuning_by_command_leaves_a_model_and_no_checkpoints(
+    table: Path, text_encoder: Path, tmp_path: Path
+) -> None:
+    words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder, "--finetune", "--epochs", 1]
+    rsoftmax("train", table, *words, "--out", tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert len(rsoftmax("predict", tmp_path / "model", "I love it").splitlines()) == 1
+
+
+def test_fine_tuning_goes_on_after_ctrl_c_and_after_a_kill(table: Path, text_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    words = f"train {table} --text text --labels labels --encoder {text_encoder} --finetune --epochs 400 --out {out}"
+    before: set[int] = set()
+    for stop, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        program = subprocess.Popen(
+            [sys.executable, "-m", "rsoftmax", *words.split()], stderr=subprocess.PIPE, text=True
+        )
+        while not (new := checkpoints(tmp_path) - before):
+            assert program.poll() is None, program.communicate()
+            time.sleep(0.05)
+        program.send_signal(stop)
+        said = program.communicate()[1]
+        assert program.returncode == code, said
+        assert "Traceback" not in said
+        assert ("rerun the command to resume from the last checkpoint" in said) == (stop == signal.SIGINT)
+        assert min(new) > max(before, default=0)  # not from the first step again
+        assert not out.exists()
+        before = checkpoints(tmp_path)
+
+
+def checkpoints(folder: Path) -> set[int]:
+    """The steps after which fine-tuning has written one."""
+    return {int(path.parent.name.split("-")[1]) for path in folder.glob(".*/checkpoint-*/trainer_state.json")}
