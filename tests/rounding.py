@@ -21,8 +21,8 @@ from rsoftmax import MAPPINGS, MappingSpec, use_kernels
 
 UNIT = torch.finfo(torch.float32).eps / 2
 UNIT64 = 64 * torch.finfo(torch.float64).eps
-COPIES = 10
-MARGIN = 3  # how many times the rounding to expect is allowed
+COPIES = 16
+MARGIN = 4  # how many times the rounding to expect is allowed
 BY_ORDER = ("r_softmax", "k_softmax")  # comparisons of scores decide about zeros; tied scores share no gradient
 
 
@@ -187,6 +187,10 @@ class Rows:
         with use_kernels("reference"):
             self.p = torch.cat([apply(self.leaves[0][:1], exact_value), copies])
         exact = self.p[0].detach()
+        alpha = values if spec.name == "entmax" else 1.0
+        alpha = alpha[0].detach() if isinstance(alpha, Tensor) else torch.tensor(alpha, dtype=s.dtype)
+        steep = (exact > 0) & (alpha > 2)  # the slope p^(2 - alpha) has no bound, and entries are rounded one by one
+        self.own = torch.where(steep, 4 * UNIT * exact.clamp(min=1e-30) ** (1 - alpha), 0)
         self.undecided = self.tied = torch.zeros_like(top, dtype=torch.bool)
         if given and spec.name in BY_ORDER:
             self.tied = tied_threshold(s, exact)
@@ -201,18 +205,27 @@ class Rows:
         """The relative rounding of a sum of all entries."""
         return UNIT * math.sqrt(self.p.shape[-1])
 
+    def copies(self) -> Tensor:
+        """p, which is normalised by a sum, with copies."""
+        p = self.p.detach().clone()
+        own = p[0] * (self.own + (p[0] * self.own).square().sum(-1, keepdim=True).sqrt() + self.per_sum)
+        p[1:] += off_by(torch.zeros_like(own), own)[1:]
+        return p
+
     def weights(self) -> Truth:
-        """p, which is normalised by a sum."""
-        truth = Truth.of(self.p.detach(), self.per_sum * self.p[0].detach())
+        """The truth of p."""
+        truth = Truth.of(self.copies())
         return Truth(truth.exact, truth.rounding.masked_fill(self.undecided, math.inf), with_zeros=True)
 
     def gradients(self, dp: Tensor, rounding: Tensor) -> list[Tensor]:
         """The gradients in the scores and in a tensor parameter, from an incoming one with its rounding."""
         p = self.p[0].detach()
         rounding = rounding + self.per_sum * dp.abs()
-        if self.saved.bits < 32:  # an error of a weight acts like one of its gradient minus the mean
+        relative = 2 * self.own
+        if self.saved.bits < 32:
             relative = self.saved.eps * (1 + self.saved.smallest_normal / p.clamp(min=self.saved.smallest_normal / 1e6))
-            rounding += relative * (dp - (p * dp).sum(-1, keepdim=True)).abs()
+        # an error of a weight acts like one of its gradient minus the mean
+        rounding += relative * (dp - (p * dp).sum(-1, keepdim=True)).abs()
         ds, *dvalue = torch.autograd.grad(self.p, self.leaves, off_by(dp, rounding))
         # a mean of dp is subtracted from it
         mean = self.per_sum * p * (p * dp.abs()).sum(-1, keepdim=True) + UNIT64 * dp.abs().amax(-1, keepdim=True)
@@ -274,8 +287,7 @@ def attention(
     dropout = torch.ones(()) if factors is None else rows(factors)
     dp, dp_rounding = dropout * (rows(g) @ v.mT), dropout * product_rounding(rows(g), v.mT)
     ds, *dvalue = mapped.gradients(dp, dp_rounding)
-    w = mapped.p.detach() * dropout
-    w[1:] += UNIT * w[0]
+    w = mapped.copies() * dropout
 
     def product(a: Tensor, b: Tensor) -> Truth:
         return Truth.of(a @ b, product_rounding(a[0], b))

@@ -162,25 +162,17 @@ def test_the_kernel_drops_the_same_weights_as_the_blocks() -> None:
 def test_a_parameter_of_any_shape_has_the_gradient_of_float64(mapping: str, letter: str) -> None:
     for shape in [(2,), (2, 1, 1), (2, 1, 1, 1), (2, 2, 50, 1), (1, 50, 1), ()]:
         value = 0.05 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))
-        value = value * 60 + 1 if letter == "k" else value + 1 if letter == "alpha" else value
+        value = value * 60 + 1 if letter == "k" else 2 * value + 1 if letter == "alpha" else value
         with case(shape):
             check(*qkv(), mapping=mapping, **{letter: value})
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.001, 1.25, 1.5, 1.75, 2.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.001, 1.25, 1.5, 1.75, 2.0, 3.0])
 def test_entmax_has_the_gradients_of_float64_for_every_alpha(alpha: float) -> None:
     for i, size in enumerate(SIZES):
         with case(size):
             alphas = torch.full((size[1] * size[2],), alpha)
             check(*qkv(size), mapping="entmax", alpha=alphas, is_causal=i % 2 == 1)
-
-
-@pytest.mark.parametrize("shape", [(2,), (2, 2, 50, 1), ()], ids=str)
-def test_entmax_above_two_has_the_gradients_of_the_blocks(shape: tuple[int, ...]) -> None:
-    """There the slope is infinite where an entry enters the support, so first-order bounds on rounding do not hold."""
-    alpha = (2 + 0.9 * torch.rand(shape, generator=torch.Generator().manual_seed(4))).requires_grad_()
-    leaves = [*qkv(), alpha]
-    assert_same_as_blocks(leaves, *leaves[:3], mapping="entmax", alpha=alpha)
 
 
 @pytest.mark.parametrize("mapping", [name for name in EXAMPLES if MAPPINGS[name].options])
@@ -215,10 +207,7 @@ def test_zeros_are_those_of_the_mapping_on_the_same_scores(mapping: str) -> None
                 p = sparse_attention(q, k, v, mapping=mapping, scale=0.25, **given)
                 expected = MAPPINGS[mapping].function(0.25 * q @ k.mT, **given)
                 assert torch.equal(p == 0, expected == 0)
-                if given.get("alpha", 1) > 2:  # infinite slopes at the threshold
-                    assert_close(p, expected, rtol=1e-5, atol=1e-6)
-                else:
-                    check(q, k, v, mapping=mapping, scale=0.25, exact_scores=True, **given)
+                check(q, k, v, mapping=mapping, scale=0.25, exact_scores=True, **given)
 
 
 @every_mapping
