@@ -118,15 +118,11 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 def test_bad_input() -> None:
     x = torch.zeros(4, 6)
-    with pytest.raises(
-        ValueError, match=r"sparsemax_loss: targets must be classes 0 to 5, or ignore_index=-100, got 6"
-    ):
+    with pytest.raises(ValueError, match=r"sparsemax_loss: targets must be classes 0 to 5.*, got 6"):
         sparsemax_loss(x, torch.tensor([0, 6, 1, 1]))
     with pytest.raises(TypeError, match=r"class indices, a tensor of int64, got torch.float32 of shape \(4,\)"):
         sparsemax_loss(x, torch.zeros(4))
-    with pytest.raises(
-        ValueError, match=r"their classes in dimension 1, so targets must be of shape \(4,\), got \(6,\)"
-    ):
+    with pytest.raises(ValueError, match=r"classes in dimension 1, so targets must be of shape \(4,\), got \(6,\)"):
         sparsemax_loss(x, torch.zeros(6, dtype=torch.int64))
     with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'max'"):
         sparsemax_loss(x, Y, reduction="max")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rsoftmax_lab.running.sweep import sweep
+from rsoftmax_lab.sweep import sweep
 
 
 @dataclass(frozen=True)

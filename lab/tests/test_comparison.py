@@ -24,12 +24,10 @@ from rsoftmax_lab.comparison import (
     true_count,
     tuned,
 )
-from rsoftmax_lab.experiments.synthetic import grid, run
-from rsoftmax_lab.experiments.synthetic.data import draw
-from rsoftmax_lab.experiments.synthetic.grid import Run
-from rsoftmax_lab.experiments.tabular import run as tabular
-from rsoftmax_lab.experiments.tabular.data import load
-from rsoftmax_lab.experiments.tabular.grid import Run as TabularRun
+from rsoftmax_lab.experiments import synthetic, tabular
+from rsoftmax_lab.experiments.synthetic import Run, draw
+from rsoftmax_lab.experiments.tabular import Run as TabularRun
+from rsoftmax_lab.experiments.tabular import load
 
 SMALL = Run(classes=6, labels=2, length=100, samples=200, test_samples=50, features=20, epochs=3)
 
@@ -101,7 +99,7 @@ def test_every_method_lowers_its_loss_and_fills_its_record(method: str) -> None:
 @pytest.mark.train
 @pytest.mark.parametrize("method", USERS)
 def test_a_classifier_as_a_user_gets_it_fills_the_same_record(method: str) -> None:
-    record = run.run(replace(SMALL, method=method))
+    record = synthetic.run(replace(SMALL, method=method))
     assert record["rules"].keys() == USERS[method].rules.keys()
     train, validation, test = draw(SMALL)
     model = SparseLabelClassifier(**USERS[method].head, random_state=0)
@@ -112,18 +110,18 @@ def test_a_classifier_as_a_user_gets_it_fills_the_same_record(method: str) -> No
 
 
 def test_users_take_part_in_figure_2_with_three_labels_of_thirty() -> None:
-    runs = grid.users_grid(seeds=2)
+    runs = synthetic.users_grid(seeds=2)
     assert {(one.classes, one.labels, one.length) for one in runs} == {(30, 3, 2000)}
     assert Counter(one.method for one in runs) == dict.fromkeys(USERS, 2)
 
 
 def test_the_same_run_gives_the_same_record() -> None:
-    runs = [run.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
+    runs = [synthetic.run(replace(SMALL, method="r_softmax_expected_f1"))["rules"] for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_an_epoch_later_can_only_raise_the_best_on_validation() -> None:
-    records = [run.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
+    records = [synthetic.run(replace(SMALL, method="bce", epochs=epochs))["rules"] for epochs in (1, 2, 4, 8)]
     for rule in METHODS["bce"].rules:
         best = [record[rule]["validation"]["micro"] for record in records]
         assert best == sorted(best)
@@ -137,7 +135,7 @@ def test_the_comparison_takes_the_losses_that_users_get(method: str) -> None:
 
 
 def test_the_grid_is_figure_2() -> None:
-    runs = grid.grid(seeds=2)
+    runs = synthetic.grid(seeds=2)
     assert len(runs) == len(set(runs)) == 2 * 27 * len(METHODS)
     assert Counter((run.classes, run.length) for run in runs)[30, 2000] == 2 * 5 * len(METHODS)
     assert {run.labels for run in runs if run.classes == 20} == {2, 6, 10, 14, 18}
@@ -157,7 +155,7 @@ def test_a_real_set_keeps_its_test_rows_and_a_fifth_of_its_training_rows_is_for_
 
 
 def test_a_set_that_is_too_small_for_validation_rows_is_refused(sets: Path) -> None:
-    with pytest.raises(ValueError, match=r"toys: validation_share=0\.04 of 10 training rows is 0 rows"):
+    with pytest.raises(ValueError, match=r"toys: validation_share=0\.04 of 10 training samples is 0 samples"):
         load(sets, "toys", 0.04, seed=0)
 
 

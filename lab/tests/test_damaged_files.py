@@ -23,10 +23,10 @@ from rsoftmax._transformers import quiet
 from rsoftmax.labels import LabelModel
 from rsoftmax.labels.models.images import BadImageError, open_image
 from rsoftmax_lab.comparison import METHODS
-from rsoftmax_lab.experiments import EXPERIMENTS, mulan
-from rsoftmax_lab.experiments.glue import data as glue
-from rsoftmax_lab.experiments.images import coco, extraction, voc
-from rsoftmax_lab.report.write import write
+from rsoftmax_lab.data import coco, features, glue, mulan, voc
+from rsoftmax_lab.experiments import load, load_all
+from rsoftmax_lab.records import read_trials
+from rsoftmax_lab.report import write
 
 PATIENCE = 20  # seconds of processor time
 TOKENS = [
@@ -184,7 +184,7 @@ def classifier_files() -> dict[str, bytes]:
 def features_files() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "features.safetensors")
-        extraction.save(path, extraction.Features(np.ones((4, 3), np.float32), np.arange(4), ["5.jpg: torn"]))
+        features.save(path, features.Features(np.ones((4, 3), np.float32), np.arange(4), ["5.jpg: torn"]))
         return {path.name: path.read_bytes()}
 
 
@@ -215,11 +215,11 @@ def records_files(*names: str) -> dict[str, bytes]:
 
 
 def read_records(folder: Path) -> object:
-    return [experiment.read(folder, lambda notice: None) for experiment in EXPERIMENTS.values()]
+    return [read_trials(path, load(path.stem).Run, lambda notice: None) for path in folder.glob("*.jsonl")]
 
 
 def read_report(folder: Path) -> object:
-    return write(EXPERIMENTS, folder, folder / "report", lambda notice: None)
+    return write(load_all(), folder, folder / "report", lambda notice: None)
 
 
 READERS = {
@@ -232,7 +232,7 @@ READERS = {
     "images": Reader(images, "", read_images, ()),
     "config": Reader(classifier_files, r"config\.json$", LabelModel.from_pretrained),
     "safetensors": Reader(classifier_files, r"\.safetensors$", LabelModel.from_pretrained),
-    "features": Reader(features_files, "", lambda folder: extraction.load(folder / "features.safetensors")),
+    "features": Reader(features_files, "", lambda folder: features.load(folder / "features.safetensors")),
     "records": Reader(records_files, "", read_records, ()),
     **{
         f"report-{name}": Reader(partial(records_files, name), "", read_report, (FileNotFoundError,))

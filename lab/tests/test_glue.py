@@ -1,12 +1,10 @@
-"""GLUE: its files, fine-tuning a tiny random encoder, alone and under torchrun, and Table 2 in the report."""
+"""GLUE: its files, fine-tuning a tiny random encoder, and Table 2 in the report."""
 
 import json
 import math
 import random
 import re
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +15,15 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertMod
 from typer.testing import CliRunner, Result
 
 import rsoftmax
-from rsoftmax.attention.transformers import set_attention
+from rsoftmax.attention import set_attention
 from rsoftmax.cli import app
-from rsoftmax_lab.commands.report import write_report
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.glue import data as glue_data
-from rsoftmax_lab.experiments.glue import grid as glue
-from rsoftmax_lab.experiments.glue import run as finetune
-from rsoftmax_lab.experiments.glue.edge_schedule import EdgeSchedule
-from rsoftmax_lab.experiments.glue.grid import Run
-from rsoftmax_lab.experiments.glue.results import Difference, by_task, chosen
-from rsoftmax_lab.experiments.glue.section import PAPER
-from rsoftmax_lab.experiments.glue.step_time import step_time
-from rsoftmax_lab.experiments.rates import grid as rates
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running import journal, rows
-from rsoftmax_lab.running.runs import differences, key, settings
+from rsoftmax_lab import records
+from rsoftmax_lab.commands import write_report
+from rsoftmax_lab.data import glue as glue_data
+from rsoftmax_lab.experiments import glue, load_all, rates
+from rsoftmax_lab.experiments.glue import PAPER, Difference, EdgeSchedule, Run, by_task, select, step_time
+from rsoftmax_lab.records import differences, key, read_trials, settings
+from rsoftmax_lab.report import write
 
 WORDS = [f"word{number}" for number in range(40)]
 HEADERS = {
@@ -98,7 +89,7 @@ def reproduce(*options: object) -> Result:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return journal.read(folder / "glue.jsonl", pytest.fail)
+    return records.read(folder / "glue.jsonl", pytest.fail)
 
 
 def plain(text: str) -> str:
@@ -132,7 +123,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, data: 
             b"index\tsentence1\tlabel\n",
             "dev.tsv, line 1: no column 'sentence2'; the header has index, sentence1, label",
         ),
-        (b"sentence1\tsentence2\tlabel\n", "dev.tsv, line 1: the file has no rows"),
+        (b"sentence1\tsentence2\tlabel\n", "dev.tsv, line 1: the file has no examples"),
         (
             b"sentence1\tsentence2\tlabel\na\tb\tentailment\na\tentailment\n",
             "dev.tsv, line 3: 2 cells, but the header has 3; pass --skip-bad to skip such lines",
@@ -213,7 +204,7 @@ def test_a_run_that_makes_no_sense_is_refused(settings: dict[str, Any], message:
 def test_same_seed_same_numbers_and_steps_lower_the_loss(encoder: Path, data: Path) -> None:
     run = Run("MRPC", "r_softmax", r=0.5, lr=2e-3, epochs=8, max_train_samples=32, validation_samples=7)  # one batch
     first, again, still, other = (
-        finetune.run(str(encoder), str(data), False, one)
+        glue.run(str(encoder), str(data), False, one)
         for one in (run, run, replace(run, lr=1e-12), replace(run, seed=1))
     )
     for row in (first, again):
@@ -247,7 +238,7 @@ def test_the_edge_grows_from_softmax_to_the_papers_weights(encoder: Path) -> Non
 
 def test_one_text_is_enough_and_nothing_need_be_set_aside(encoder: Path, data: Path) -> None:
     run = Run("SST-2", epochs=1, max_train_samples=20, max_eval_samples=5, validation_samples=0, bf16=True)
-    row = finetune.run(str(encoder), str(data), False, run)
+    row = glue.run(str(encoder), str(data), False, run)
     assert row["rows"] == {"train": 20, "validation": 0, "dev": 5}
     assert row["validation"] is None
     assert row["sparsity"] == 0
@@ -257,7 +248,7 @@ def test_one_text_is_enough_and_nothing_need_be_set_aside(encoder: Path, data: P
 def test_seeds_draw_their_own_rows_to_select_on_and_share_dev(data: Path) -> None:
     examples = glue_data.read(str(data), "RTE")
     zero, same, one = (
-        finetune._parts(examples, Run("RTE", "r_softmax", r, seed=seed, max_eval_samples=9))
+        glue.split(examples, Run("RTE", "r_softmax", r, seed=seed, max_eval_samples=9))
         for r, seed in ((0.1, 0), (0.2, 0), (0.1, 1))
     )
     assert zero == same
@@ -267,41 +258,44 @@ def test_seeds_draw_their_own_rows_to_select_on_and_share_dev(data: Path) -> Non
     assert sorted(zero["validation"] + zero["train"]) == sorted(examples.train)
 
 
-SHARED = ["--quick", "--task", "rte", "--mapping", "softmax", "--mapping", "r_softmax", "--lr", "1e-2", "--lr", "2e-2"]
-SHARED += ["--max-train-samples", "64", "--r", "0.2"]
-
-
-@pytest.mark.process
-def test_processes_train_together_and_a_stopped_sweep_is_finished_alone(
-    encoder: Path, data: Path, tmp_path: Path
-) -> None:
+@pytest.mark.train
+def test_reproduce_glue_resumes_where_it_stopped(encoder: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "--"]
-    places = ["--model", str(encoder), "--data", str(data), "--out", str(out)]
-    program += ["rsoftmax", "reproduce", "glue", *SHARED, *places]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(program, stdout=log, stderr=log)
-        while not (out / "glue.jsonl").exists() or len(rows_of(out)) < 2:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.01)
-        process.terminate()  # which torchrun passes on
-        process.wait()
-    together = rows_of(out)
-    assert 2 <= len(together) < 5
-    assert not any("error" in row for row in together)
-
-    answer = reproduce(*SHARED, *places)
+    words = [
+        "--quick",
+        "--task",
+        "rte",
+        "--mapping",
+        "softmax",
+        "--mapping",
+        "r_softmax",
+        "--lr",
+        "1e-2",
+        "--lr",
+        "2e-2",
+    ]
+    words += [
+        "--max-train-samples",
+        "64",
+        "--r",
+        "0.2",
+        "--model",
+        str(encoder),
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+    ]
+    shown = reproduce(*words)
+    assert shown.exit_code == 0, shown.output
+    lines = (out / "glue.jsonl").read_text().splitlines()
+    (out / "glue.jsonl").write_text("\n".join([*lines[:2], ""]))
+    answer = reproduce(*words)
     assert answer.exit_code == 0, answer.output
-    assert f"{len(together)} of 4 runs are already in" in plain(answer.output)
+    assert "2 of 4 runs are already in" in plain(answer.output)
     assert len(rows_of(out)) == 4
     assert "r-softmax, selected on validation" in answer.output
     assert str(tmp_path) not in (out / "glue.jsonl").read_text()
-
-    for row in together:  # the same steps as alone
-        alone = finetune.run(str(encoder), str(data), False, Run(**row["run"]))
-        assert row["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-4)
-        assert row["rows"] == alone["rows"] == {"train": 64, "validation": 7, "dev": 30}
-        assert row["dev"] == alone["dev"]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +339,7 @@ def test_the_report_selects_on_dev_and_on_validation(tmp_path: Path) -> None:
         trial("MRPC", "sparsemax", None, 1e-5, 0, 0.50, 0.60),
     ]
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    written = write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()
     for cells in (
         f"| r-softmax, paper, BERT | **{PAPER['r_softmax']['MRPC']}** |",
@@ -372,7 +366,7 @@ def test_the_report_pairs_methods_with_softmax_by_seed(tmp_path: Path) -> None:
     lines = [trial("RTE", "softmax", None, 1e-4, seed, 0.5, dev) for seed, dev in enumerate((0.6, 0.62, 0.9))]
     lines += [edged(0, 0.61), edged(1, 0.65), trial("RTE", "r_softmax", 0.1, 1e-4, 0, 0.5, 0.5)]
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
-    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()
     half = 12.706 * 1.0  # Student's t with one degree of freedom, times the standard error of 1 and 3
     for cells in (
@@ -420,7 +414,7 @@ def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tm
     lines += [untimed, of_another_learning_rate, of_another_mapping.replace("0.1", "0.3")]
     lines += [step_trial(0.5, 0, 0.5, 0.9).replace("RTE", "MRPC")]  # a task with a single rate
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    written = write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
     text = written.sections["rates"].text
     assert "| attention | RTE: accuracy | RTE: difference | RTE: time | RTE: zeros, % |" in text
     for cells in (
@@ -437,16 +431,16 @@ def test_the_report_shows_accuracy_beside_the_time_of_a_step_at_growing_rates(tm
 def test_the_report_says_which_rows_of_table_2_were_written_by_an_earlier_version(tmp_path: Path) -> None:
     lines = [trial("RTE", "softmax", None, 1e-5, 0, 0.7, 0.8), step_trial(0.1, 0, 0.5, 1.0)]
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, ""]))
-    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
-    assert "1 of 2 rows were written before version 0.2.0" in (tmp_path / "report" / "report.md").read_text()
+    write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
+    assert "1 of 2 records were written before version 0.2.0" in (tmp_path / "report" / "report.md").read_text()
     (tmp_path / "glue.jsonl").write_text(f"{lines[1]}\n")
-    write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
     assert "before version" not in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_a_single_rate_has_no_summary_of_rates(tmp_path: Path) -> None:
     (tmp_path / "glue.jsonl").write_text(trial("RTE", "softmax", None, 1e-4, 0, 0.5, 0.5) + "\n")
-    write_report(EXPERIMENTS, tmp_path, tmp_path / "report", hint="--out", summary="rates")
+    write_report(tmp_path, tmp_path / "report", hint="--out", summary="rates")
     assert (tmp_path / "report" / "report.md").exists()
 
 
@@ -476,7 +470,7 @@ def test_reproduce_rates_shares_rows_with_table_2_and_times_the_first_seed(
     assert answer.exit_code == 0, answer.output
     assert "2 of 10 runs are already in" in plain(answer.output)
     assert "Speed and quality" in answer.output
-    found = rows.read(tmp_path / "glue.jsonl", Run, pytest.fail)
+    found = read_trials(tmp_path / "glue.jsonl", Run, pytest.fail)
     methods = [("softmax", None), ("r_softmax", 0.5), ("r_softmax", 0.9), ("t_softmax", None), ("k_softmax", None)]
     assert {(run.mapping, run.r, run.seed) for run, _ in found} == {(*one, seed) for seed in (0, 1) for one in methods}
     for run, row in found:
@@ -505,9 +499,9 @@ def test_runs_of_other_settings_do_not_mix(tmp_path: Path) -> None:
     other["run"]["epochs"] = 1
     (tmp_path / "glue.jsonl").write_text("\n".join([*lines, later, json.dumps(other), ""]))
     notices: list[str] = []
-    found = by_task(rows.read(tmp_path / "glue.jsonl", Run, notices.append), notices.append)
-    (best,) = chosen(found["RTE"], "softmax", "dev")
+    found = by_task(read_trials(tmp_path / "glue.jsonl", Run, notices.append), notices.append)
+    (best,) = select(found["RTE"], "softmax", "dev")
     assert (best.run.lr, best.run.num_epochs) == (1e-5, 3)
     assert len(notices) == 2
-    assert "1 rows are not runs known to this version" in notices[0]
+    assert "1 records are not runs known to this version" in notices[0]
     assert "mixes runs with different settings of RTE" in notices[1]

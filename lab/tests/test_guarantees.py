@@ -11,14 +11,21 @@ from mulan_sets import save
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.guarantees.data import Scored
-from rsoftmax_lab.experiments.guarantees.grid import GUARANTEES, MAPIE, OURS, Run
-from rsoftmax_lab.experiments.guarantees.peer import thresholds_of_mapie
-from rsoftmax_lab.experiments.guarantees.run import _half, _measure, run
-from rsoftmax_lab.experiments.guarantees.section import _levels
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running import journal
+from rsoftmax_lab import records
+from rsoftmax_lab.experiments import load_all
+from rsoftmax_lab.experiments.guarantees import (
+    GUARANTEES,
+    MAPIE,
+    OURS,
+    Run,
+    Scored,
+    half,
+    levels,
+    mapie_threshold,
+    measure,
+    run,
+)
+from rsoftmax_lab.report import write
 
 HEAD = "@relation plain\n" + "".join(f"@attribute x{i} numeric\n" for i in range(4))
 
@@ -47,14 +54,14 @@ def test_a_run_measures_every_guarantee_on_rows_that_did_not_set_the_threshold(f
 
 
 def test_halves_differ_and_levels_are_those_of_the_definition() -> None:
-    assert not torch.equal(_half(50, 0), _half(50, 1))
-    assert int(_half(50, 0).sum()) == 25
+    assert not torch.equal(half(50, 0), half(50, 1))
+    assert int(half(50, 0).sum()) == 25
     pi, y = torch.tensor([[0.9, 0.2], [0.4, 0.8], [0.1, 0.3]]), torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    rows, half = Scored(pi.double(), y.double()), torch.tensor([0.5])
-    assert _measure(GUARANTEES["recall"], half, rows) == {"level": 0.5, "size": 0.6667, "controlled": 1.0}
-    assert _measure(GUARANTEES["recall_micro"], half, rows)["level"] == 0.5
-    assert _measure(GUARANTEES["precision"], half, rows)["level"] == 1.0
-    by_label = _measure(GUARANTEES["recall_label"], torch.tensor([0.05, torch.nan]), rows)
+    rows, at_half = Scored(pi.double(), y.double()), torch.tensor([0.5])
+    assert measure(GUARANTEES["recall"], at_half, rows) == {"level": 0.5, "size": 0.6667, "controlled": 1.0}
+    assert measure(GUARANTEES["recall_micro"], at_half, rows)["level"] == 0.5
+    assert measure(GUARANTEES["precision"], at_half, rows)["level"] == 1.0
+    by_label = measure(GUARANTEES["recall_label"], torch.tensor([0.05, torch.nan]), rows)
     assert by_label == {"level": 1.0, "size": 1.0, "controlled": 0.5}
 
 
@@ -65,12 +72,12 @@ def test_mapie_gets_the_same_rows() -> None:
     pi = torch.from_numpy(random.random((300, 4)))
     y = (torch.from_numpy(random.random((300, 4))) < pi).double()
     y[:, 0] = 1
-    peer: Any = thresholds_of_mapie(pi, y, GUARANTEES["recall"], MAPIE)
-    half = _half(300, 0)
+    peer: Any = mapie_threshold(Scored(pi, y), GUARANTEES["recall"], MAPIE)
+    first = half(300, 0)
     from rsoftmax.labels import recall_threshold
 
-    ours = recall_threshold(pi[half], y[half], 0.9).item()
-    assert 0 <= ours - peer(half).item() < 0.011
+    ours = recall_threshold(pi[first], y[first], 0.9).item()
+    assert 0 <= ours - peer(first).item() < 0.011
 
 
 @pytest.mark.train
@@ -78,7 +85,7 @@ def test_reproduce_guarantees_runs_and_reports(folder: Path, tmp_path: Path) -> 
     words = ["reproduce", "guarantees", "--data", str(folder), "--jobs", "1", "--out", str(tmp_path / "new")]
     shown = CliRunner().invoke(app, [*words, "--resplits", "2"])
     assert shown.exit_code == 0, shown.output
-    assert "recall of a row 0.9, in expectation" in shown.output
+    assert "recall of a sample 0.9, in expectation" in shown.output
     shown = CliRunner().invoke(app, [*words, "--only", "nothing"])
     assert shown.exit_code == 2
     assert "has no dataset 'nothing'" in shown.output
@@ -89,11 +96,11 @@ def test_the_section_judges_what_was_promised(tmp_path: Path) -> None:
         splits = {"level": [level, level], "size": [2.0, 2.0], "controlled": [1.0, 1.0]}
         found = {name: dict.fromkeys((OURS, *one.peers), splits) for name, one in GUARANTEES.items()}
         row = {"run": {"dataset": dataset}, "seconds": 1.0, "rows": 10, "labels": 3, "guarantees": found}
-        journal.append(tmp_path / "guarantees.jsonl", row)
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+        records.append(tmp_path / "guarantees.jsonl", row)
+    written = write(load_all(), tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["guarantees.png", "report.md", "report.html"]
     text = written.files[1].read_text()
-    assert "| recall of a row 0.9, in expectation: the mean is kept | 0.920 | 0.500 | no |" in text
+    assert "| recall of a sample 0.9, in expectation: the mean is kept | 0.920 | 0.500 | no |" in text
     assert "below in at most 10 % of resplits | 0 % | 100 % | no |" in text
     assert "sets are at most as large as those of MAPIE (ratio) | 1.00 | 1.00 | yes |" in text
 
@@ -102,13 +109,13 @@ def test_a_dataset_without_any_guarantee_has_empty_cells(tmp_path: Path) -> None
     splits = {"level": [None], "size": [None], "controlled": [0.0]}
     found = {name: dict.fromkeys((OURS, *one.peers), splits) for name, one in GUARANTEES.items()}
     row = {"run": {"dataset": "small"}, "seconds": 1.0, "rows": 10, "labels": 3, "guarantees": found}
-    journal.append(tmp_path / "guarantees.jsonl", row)
-    text = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail).sections["guarantees"].text
-    assert "| recall of a row 0.9, in expectation: the mean is kept |  |" in text
+    records.append(tmp_path / "guarantees.jsonl", row)
+    text = write(load_all(), tmp_path, tmp_path / "out", pytest.fail).sections["guarantees"].text
+    assert "| recall of a sample 0.9, in expectation: the mean is kept |  |" in text
 
 
 def test_the_figure_leaves_out_resplits_without_a_guarantee() -> None:
     ours = {"level": [0.91, 1.0, None], "size": [2.0, 0.0, 0.0], "controlled": [1.0, 0.0, 0.0]}
     none = {"level": [1.0], "size": [0.0], "controlled": [0.0]}
     rows: dict[str, Any] = {"emotions": {"guarantees": {"precision": {OURS: ours, MAPIE: none}}}}
-    assert _levels(rows, "precision") == {"emotions": {OURS: [0.91]}}
+    assert levels(rows, "precision") == {"emotions": {OURS: [0.91]}}

@@ -13,18 +13,15 @@ import pytest
 from rich.console import Console
 
 from rsoftmax.labels.models.card import printable
+from rsoftmax_lab import records
 from rsoftmax_lab.comparison import METHODS, Training
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.glue.grid import Run as GlueRun
-from rsoftmax_lab.experiments.images.grid import Run as ImagesRun
-from rsoftmax_lab.experiments.synthetic.grid import Run as SyntheticRun
-from rsoftmax_lab.experiments.tabular.grid import Run as TabularRun
-from rsoftmax_lab.report.markdown import markdown
-from rsoftmax_lab.report.page import page
-from rsoftmax_lab.report.table import Bold, Table
-from rsoftmax_lab.report.write import Report, write
-from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab.experiments import load, load_all
+from rsoftmax_lab.experiments.glue import Run as GlueRun
+from rsoftmax_lab.experiments.images import Run as ImagesRun
+from rsoftmax_lab.experiments.synthetic import Run as SyntheticRun
+from rsoftmax_lab.experiments.tabular import Run as TabularRun
+from rsoftmax_lab.records import differences, read_trials
+from rsoftmax_lab.report import Bold, Report, Table, escape, page, write
 
 HOSTILE = [
     """<img src=x onerror="document.title='ran'">""",
@@ -73,8 +70,8 @@ def hostile_rows() -> Iterator[tuple[str, dict[str, Any]]]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("results")
     for name, row in hostile_rows():
-        journal.append(folder / f"{name}.jsonl", row)
-    return write(EXPERIMENTS, folder, folder / "report", lambda notice: None)
+        records.append(folder / f"{name}.jsonl", row)
+    return write(load_all(), folder, folder / "report", lambda notice: None)
 
 
 class Cells(HTMLParser):
@@ -105,7 +102,7 @@ def html_of(report: Report) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_is_read_off_a_cell_as_it_was_written(name: str, tmp_path: Path) -> None:
     table = Table(["name", name], [[name, Bold(name)], ["x", "y"]])
-    text = f"{markdown(table)}\n\nIn a line: {markdown(name)}, and so on.\n"
+    text = f"{table}\n\nIn a line: {escape(name)}, and so on.\n"
     found = Cells(page(text, tmp_path))
     assert found.text.count(printable(name)) == 4
     assert found.tables == [[2, 2, 2]]
@@ -204,7 +201,7 @@ def test_a_row_with_an_impossible_value_is_left_out_with_a_notice(tmp_path: Path
         folder = tmp_path / str(number)
         folder.mkdir()
         file = folder / f"{command}.jsonl"
-        journal.append(file, whole[command])
+        records.append(file, whole[command])
         broken = json.loads(json.dumps(whole[command]))
         inner = broken
         for name in path[:-1]:
@@ -214,9 +211,8 @@ def test_a_row_with_an_impossible_value_is_left_out_with_a_notice(tmp_path: Path
         with file.open("a") as rows:
             rows.write(json.dumps(broken) + "\n")
         notices: list[str] = []
-        (experiment,) = [one for one in EXPERIMENTS.values() if command in one.commands]
-        assert len(experiment.read(folder, notices.append)[command]) == 1, (command, path, value)
-        assert notices == [f"{file}: 1 rows are not runs known to this version and are left out"], (
+        assert len(read_trials(file, load(command).Run, notices.append)) == 1, (command, path, value)
+        assert notices == [f"{file}: 1 records are not runs known to this version and are left out"], (
             command,
             path,
             value,

@@ -29,29 +29,27 @@ from rsoftmax._transformers import quiet
 from rsoftmax.cli import app
 from rsoftmax.labels import AVERAGES, LabelModel
 from rsoftmax.labels.models.images import BadImageError, File, open_image
-from rsoftmax_lab import comparison
-from rsoftmax_lab.comparison import METHODS, scores
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.images import coco, extraction, features, hub, section, voc
-from rsoftmax_lab.experiments.images.backbone import Backbone
-from rsoftmax_lab.experiments.images.data import subset
-from rsoftmax_lab.experiments.images.finetune import Finetuning, augmented
-from rsoftmax_lab.experiments.images.frozen import Frozen
-from rsoftmax_lab.experiments.images.grid import Run, grid, quick_grid
-from rsoftmax_lab.experiments.images.image_set import ImageSet
-from rsoftmax_lab.experiments.images.results import Table1, table1
-from rsoftmax_lab.experiments.images.run import prepare
-from rsoftmax_lab.experiments.images.stages import begins_with_last, remove_last
-from rsoftmax_lab.experiments.images.states import States
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running import journal
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab import records
+from rsoftmax_lab.comparison import METHODS, Outputs, at_least, nonzero, scores, true_count, tuned
+from rsoftmax_lab.data import coco, features, voc
+from rsoftmax_lab.data.features import Backbone, View, begins_with_last, remove_last
+from rsoftmax_lab.data.images import ImageSet, read_hub
+from rsoftmax_lab.experiments import images as images_experiment
+from rsoftmax_lab.experiments import load_all
+from rsoftmax_lab.experiments.images import Frozen, Run, Table1, grid, prepare, quick_grid, table1
+from rsoftmax_lab.experiments.images_finetune import Finetuning, States, augmented
+from rsoftmax_lab.records import differences
+from rsoftmax_lab.report import write
 
 CLASSES = ["bird", "cat", "train"]
 LABELS = [[1, 0, 0], [0, 1, 0], [-1, 1, 1], [1, 0, 1], [1, -1, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]]  # -1: difficult
 TRAIN, VAL = 16, 8
 QUIET = Console(quiet=True)
-FEATURES = extraction.View("tiny")
+
+
+def name_of(backbone: Backbone, images: ImageSet) -> str:
+    """The name of the file of features."""
+    return View("tiny").path(backbone, images, Path()).stem
 
 
 def draw(path: Path, labels: list[int], number: int) -> None:
@@ -288,15 +286,15 @@ def test_whatever_goes_wrong_with_a_image_has_one_name(tmp_path: Path) -> None:
 def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, tmp_path: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
     path = features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET)
-    found = extraction.load(path)
+    found = features.load(path)
     pixels = backbone.pixels([open_image(file, "") for file in train.files])
     with torch.no_grad():
         direct = backbone.network(pixels).pooler_output.flatten(1)
     torch.testing.assert_close(torch.from_numpy(found.X), direct, rtol=1e-5, atol=1e-6)
-    assert found.kept.tolist() == list(range(TRAIN))
+    assert found.good.tolist() == list(range(TRAIN))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     untouched = interrupted(train, after=0)
-    assert FEATURES.key(backbone, untouched) != FEATURES.key(backbone, train)  # sizes are not known
+    assert name_of(backbone, untouched) != name_of(backbone, train)  # sizes are not known
     written = path.stat().st_mtime_ns
     assert features.extract(backbone, train, tmp_path / "cache", jobs=1, console=QUIET) == path
     assert path.stat().st_mtime_ns == written
@@ -304,34 +302,34 @@ def test_features_are_the_networks_and_are_computed_once(kit: Path, tiny: Path, 
 
 def test_the_name_of_features_follows_network_processor_and_images(kit: Path, tiny: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
-    names = {FEATURES.key(backbone, train), FEATURES.key(backbone, train.take(np.arange(3)))}
+    names = {name_of(backbone, train), name_of(backbone, train.take(np.arange(3)))}
     other = Backbone.load(str(tiny))
     other.processor.image_mean = [0.4, 0.4, 0.4]
-    names.add(FEATURES.key(other, train))
+    names.add(name_of(other, train))
     other = Backbone.load(str(tiny))
     with torch.no_grad():
         next(other.network.parameters()).flatten()[0] += 1
-    names.add(FEATURES.key(other, train))
+    names.add(name_of(other, train))
     damage(kit, 3)
-    names.add(FEATURES.key(backbone, train))
+    names.add(name_of(backbone, train))
     assert len(names) == 5
-    assert FEATURES.key(Backbone.load(str(tiny)), train) in names
+    assert name_of(Backbone.load(str(tiny)), train) in names
 
 
 def test_a_killed_extraction_goes_on_where_it_was(
     kit: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "PART", 4)
+    monkeypatch.setattr(features, "PART", 4)
     backbone, train = Backbone.load(str(tiny)), interrupted(voc.read(kit).train, after=1000)
-    whole = extraction.load(features.extract(backbone, train, tmp_path / "whole", jobs=1, console=QUIET))
+    whole = features.load(features.extract(backbone, train, tmp_path / "whole", jobs=1, console=QUIET))
     with pytest.raises(KeyboardInterrupt):
         features.extract(backbone, interrupted(voc.read(kit).train, 9), tmp_path / "cache", jobs=1, console=QUIET)
     parts = sorted((tmp_path / "cache").glob("*.parts-4/*"))
     assert [part.name for part in parts] == ["00000000.safetensors", "00000004.safetensors"]
     rest = interrupted(voc.read(kit).train, after=TRAIN - 8)
-    resumed = extraction.load(features.extract(backbone, rest, tmp_path / "cache", jobs=1, console=QUIET))
+    resumed = features.load(features.extract(backbone, rest, tmp_path / "cache", jobs=1, console=QUIET))
     np.testing.assert_array_equal(resumed.X, whole.X)
-    np.testing.assert_array_equal(resumed.kept, whole.kept)
+    np.testing.assert_array_equal(resumed.good, whole.good)
     assert not list((tmp_path / "cache").glob("*.parts*"))
 
 
@@ -346,7 +344,7 @@ def test_bad_images_stop_everything_or_are_counted(kit: Path, tiny: Path, tmp_pa
     kept = [i for i in range(TRAIN) if i not in (5, 9)]
     np.testing.assert_array_equal(frozen.splits.train.labels, splits.train.labels[kept])
     assert len(frozen.splits.val) == VAL - 1
-    bad = extraction.load(frozen.train.file).bad
+    bad = features.load(frozen.train.file).bad
     assert [text.split(":")[0] for text in bad] == names
     with pytest.raises(BadImageError, match=r"000005.jpg"):  # from the cache, too
         features.extract(backbone, splits.train, tmp_path, jobs=1, console=QUIET)
@@ -359,15 +357,15 @@ def test_ignored_labels_count_nowhere() -> None:
     truth = np.array([[True, False, False], [False, True, False]])
     ignored = np.array([[False, True, False], [False, False, True]])
     p = np.array([[0.5, 0.4, 0.1], [0.1, 0.3, 0.6]], dtype=np.float32)
-    judged = comparison.Outputs.of(p, p, truth, ignored)
+    judged = Outputs.of(p, p, truth, ignored)
     for rule in (
-        comparison.at_least(0.3),
-        comparison.tuned("logits"),
-        comparison.tuned("probs"),
-        comparison.true_count,
+        at_least(0.3),
+        tuned("logits"),
+        tuned("probs"),
+        true_count,
     ):
         assert scores(judged.Y, rule(judged)(judged))["micro"] == 100
-    assert comparison.nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
+    assert nonzero(judged)(judged).tolist() == [[True, False, True], [True, True, False]]
 
 
 @pytest.fixture
@@ -413,10 +411,10 @@ def test_the_quick_grid_has_one_seed_and_few_epochs_and_the_learning_rates_that_
 
 def test_some_images_are_always_the_same(kit: Path) -> None:
     splits = voc.read(kit)
-    few = subset(splits, 5)
-    assert few.train.names == subset(splits, 5).train.names
+    few = splits.subset(5)
+    assert few.train.names == splits.subset(5).train.names
     assert set(few.train.names) < set(splits.train.names)
-    assert subset(splits, 0) is splits
+    assert splits.subset(0) is splits
 
 
 FINE = Run(method="r_softmax_count", epochs=3, batch_size=4, finetune=True, augment=True)
@@ -521,8 +519,8 @@ def kill_after(reads: int, read: Callable[..., Any]) -> Callable[..., Any]:
 
 def train_until_killed(kit: Path, tiny: Path, folder: Path, images: int, states: int) -> None:
     """Killed when so many images have been opened for the cache, or so many states read in training."""
-    extraction.PART = 4
-    extraction.open_image = kill_after(images, extraction.open_image)  # type: ignore[attr-defined]
+    features.PART = 4
+    features.open_image = kill_after(images, features.open_image)  # type: ignore[attr-defined]
     States.read = kill_after(states, States.read)  # type: ignore[method-assign]
     last_stage(kit, tiny, folder).run(LAST)
 
@@ -531,7 +529,7 @@ def train_until_killed(kit: Path, tiny: Path, folder: Path, images: int, states:
 def test_a_killed_training_of_the_last_stage_goes_on_to_the_same_row(
     kit: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "PART", 4)
+    monkeypatch.setattr(features, "PART", 4)
     unbroken = last_stage(kit, tiny, tmp_path / "unbroken")
     row = unbroken.run(LAST)
     killed = tmp_path / "killed"
@@ -697,7 +695,7 @@ def test_fine_tuning_keeps_what_a_user_has_put_into_its_folders(kit: Path, tiny:
 
 def test_features_keep_what_a_user_has_put_beside_their_parts(kit: Path, tiny: Path, tmp_path: Path) -> None:
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
-    notes = tmp_path / f"features-{FEATURES.key(backbone, train)}.parts-{extraction.PART}" / "notes.txt"
+    notes = tmp_path / f"{name_of(backbone, train)}.parts-{features.PART}" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
     features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
@@ -705,7 +703,7 @@ def test_features_keep_what_a_user_has_put_beside_their_parts(kit: Path, tiny: P
 
 
 def extract_in_parts(kit: Path, tiny: Path, cache: Path) -> None:
-    extraction.PART = 2
+    features.PART = 2
     features.extract(Backbone.load(str(tiny)), voc.read(kit).train, cache, jobs=1, console=QUIET)
 
 
@@ -721,7 +719,7 @@ def test_extractions_of_the_same_features_at_one_time_do_not_disturb_each_other(
         process.join()
     assert [process.exitcode for process in several] == [0, 0, 0]
     (path,) = (tmp_path / "cache").iterdir()
-    assert extraction.load(path).kept.tolist() == list(range(TRAIN))
+    assert features.load(path).good.tolist() == list(range(TRAIN))
 
 
 @pytest.mark.train
@@ -734,7 +732,7 @@ def test_reproduce_trains_saves_and_reports_and_predict_uses_it(kit: Path, tiny:
     assert "8 of 8 runs finished" in shown
     assert "wrote" in shown
     assert "VOC: paper" in shown
-    rows = journal.read(out / "voc.jsonl", pytest.fail)
+    rows = records.read(out / "voc.jsonl", pytest.fail)
     assert {row["run"]["model"] for row in rows} == {"tiny"}
     text = (out / "report/report.md").read_text()
     assert "| softmax, p0 = 0.05 | 75.05 | " in text
@@ -796,7 +794,7 @@ def test_reproduce_can_train_the_last_stages(kit: Path, tiny: Path, tmp_path: Pa
     shown = rsoftmax(*words, "--train-last", "1", "--augment", "--save", str(tmp_path / "saved"))
     assert shown.count("states of 16 images") == 2  # as they are, and mirrored
     assert shown.count("states of 8 images") == 1
-    rows = journal.read(tmp_path / "out/voc.jsonl", pytest.fail)
+    rows = records.read(tmp_path / "out/voc.jsonl", pytest.fail)
     assert [row["run"].get("train_last") for row in rows] == [None, 1, 1]
     assert [row.get("states", {}).get("type") for row in rows] == [None, "F16", "F16"]
     assert "states of" not in rsoftmax(*words, "--train-last", "1", "--augment")
@@ -857,10 +855,10 @@ def test_features_are_computed_anew_when_an_image_is_repaired(kit: Path, tiny: P
     path.write_bytes(bytes(len(whole)))  # as large as before, so the features have the same name
     backbone, train = Backbone.load(str(tiny)), voc.read(kit).train
     first = features.extract(backbone, train, tmp_path, skip_bad=True, jobs=1, console=QUIET)
-    assert len(extraction.load(first).bad) == 1
+    assert len(features.load(first).bad) == 1
     path.write_bytes(whole)
     assert features.extract(backbone, train, tmp_path, jobs=1, console=QUIET) == first
-    assert not extraction.load(first).bad
+    assert not features.load(first).bad
     first.write_bytes(b"")
     with pytest.raises(ValueError, match=r"cannot be read: .*; delete it to recompute it"):
         features.extract(backbone, train, tmp_path, jobs=1, console=QUIET)
@@ -869,7 +867,7 @@ def test_features_are_computed_anew_when_an_image_is_repaired(kit: Path, tiny: P
 def test_without_datasets_a_hub_id_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ModuleNotFoundError, match=r"is not a folder.*pip install 'rsoftmax-lab\[hub\]'"):
-        hub.read("some/images")
+        read_hub("some/images")
 
 
 F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparsehourglass": 62.0,
@@ -893,18 +891,18 @@ def made_up(run: Run) -> dict[str, Any]:
 
 
 def table_of(folder: Path, notice: Callable[[str], None]) -> Table1:
-    return table1(EXPERIMENTS["images"].read(folder, notice), notice)
+    return table1(folder, notice, ["frozen"])["frozen"]
 
 
 def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> None:
     for dataset in ("voc", "coco"):
         for run in grid(seeds=2, dataset=dataset, model="m", data="d"):
-            journal.append(tmp_path / f"{dataset}.jsonl", made_up(run))
+            records.append(tmp_path / f"{dataset}.jsonl", made_up(run))
     fine = Run(finetune=True, epochs=2, pictures=300, dataset="voc", model="m")
-    journal.append(tmp_path / "voc.jsonl", made_up(fine))
+    records.append(tmp_path / "voc.jsonl", made_up(fine))
     for run in grid(seeds=2, dataset="voc", model="m", finetune=True, train_last=1, shares=[0.0]):
-        journal.append(tmp_path / "voc.jsonl", made_up(run))
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+        records.append(tmp_path / "voc.jsonl", made_up(run))
+    written = write(load_all(), tmp_path, tmp_path / "out", pytest.fail)
     text = (tmp_path / "out/report.md").read_text()
     assert "| softmax, p0 = 0.1 | 78.87 | 70.50 ± 0.71 | 70.50 ± 0.71 | 72.29 | 70.50 ± 0.71 | 70.50 ± 0.71 |" in text
     assert "| r-softmax, count | 77.90 | 70.50 ± 0.71 |" in text
@@ -918,7 +916,7 @@ def test_the_report_has_table_1_beside_the_papers_numbers(tmp_path: Path) -> Non
     assert "| r-softmax, expected F1 (ours), lead over the best softmax threshold |  | 3.50 ± 0.00 |" in last
     html = (tmp_path / "out/report.html").read_text()
     assert html.count("<table>") == text.count("\n| --- ")
-    claims = section.claims(table_of(tmp_path, pytest.fail))
+    claims = images_experiment.claims(table_of(tmp_path, pytest.fail))
     assert [claim.holds for claim in claims] == [True, True, False, False, True, True, True]
     assert claims[2].numbers == ["-0.50 ± 0.00"] * 2  # enough on VOC, too little on COCO
 
@@ -927,13 +925,13 @@ def test_other_shares_and_rows_of_other_versions_do_not_mix(tmp_path: Path) -> N
     path = tmp_path / "voc.jsonl"
     runs = grid(["bce"], seeds=1, model="m", data="d")
     for run in (*runs, replace(runs[0], selection_share=0.4)):
-        journal.append(path, made_up(run))
-    journal.append(path, {**made_up(runs[0]), "run": {"flavour": "sweet"}})
+        records.append(path, made_up(run))
+    records.append(path, {**made_up(runs[0]), "run": {"flavour": "sweet"}})
     notices: list[str] = []
     found = table_of(tmp_path, notices.append)
     assert found.shares == {"voc": 0.2}
     assert len(notices) == 2
-    assert "1 rows are not runs known to this version" in notices[0]
+    assert "1 records are not runs known to this version" in notices[0]
     assert "mixes runs with different held-out fractions; showing those with 0.2" in notices[1]
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*reversed(lines), ""]))

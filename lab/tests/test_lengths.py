@@ -8,17 +8,14 @@ import torch
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.lengths import grid
-from rsoftmax_lab.experiments.lengths.data import MARKED, NAMES, TASKS, draw
-from rsoftmax_lab.experiments.lengths.grid import Run
-from rsoftmax_lab.experiments.lengths.run import Model, measure, train
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab.experiments import lengths, load_all
+from rsoftmax_lab.experiments.lengths import DRAW, KEYS, MAPPINGS, MARKED, TASKS, Model, Run, measure, train
+from rsoftmax_lab.records import differences
+from rsoftmax_lab.report import write
 
 
 def batch(task: str, n: int = 40, questions: int = 3) -> tuple[torch.Tensor, ...]:
-    return draw(task, 5, n, questions, torch.Generator().manual_seed(0))
+    return DRAW[task](5, n, questions, torch.Generator().manual_seed(0))
 
 
 def test_max_retrieval_asks_for_the_class_of_the_highest_priority() -> None:
@@ -30,7 +27,7 @@ def test_max_retrieval_asks_for_the_class_of_the_highest_priority() -> None:
 
 def test_recall_has_one_item_for_each_question_and_others_that_match_by_half() -> None:
     keys, classes, questions, targets = batch("recall", n=600)
-    assert keys[..., 0].max() < NAMES <= keys[..., 1].min()
+    assert keys[..., 0].max() < KEYS <= keys[..., 1].min()
     for i in range(5):
         same = keys[i, None] == questions[i][:, None]
         assert (same.all(-1).sum(-1) == 1).all()
@@ -48,8 +45,8 @@ def test_the_mean_is_that_of_the_items_with_the_key_in_question() -> None:
 
 
 def test_the_grid_pairs_every_mapping_with_and_without_the_scale() -> None:
-    runs = grid.grid(seeds=2)
-    assert len(runs) == len(set(runs)) == 2 * len(TASKS) * 2 * len(grid.MAPPINGS)
+    runs = lengths.grid(seeds=2)
+    assert len(runs) == len(set(runs)) == 2 * len(TASKS) * 2 * len(MAPPINGS)
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)  # an interrupted sweep has whole seeds
     for wrong in ({"mapping": "hardmax"}, {"scale": "log"}):
         with pytest.raises(ValueError, match="must be one of"):
@@ -84,7 +81,7 @@ def line(mapping: str, scale: str | None, seed: int, accuracy: float) -> str:
 def test_the_report_shows_accuracy_by_length(tmp_path: Path) -> None:
     lines = [line("softmax", None, 0, 0.5), line("t_softmax", "log n", 0, 0.9), line("t_softmax", "log n", 1, 0.8)]
     (tmp_path / "lengths.jsonl").write_text("\n".join([*lines, ""]))
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "report", pytest.fail)
+    written = write(load_all(), tmp_path, tmp_path / "report", pytest.fail)
     text = (tmp_path / "report" / "report.md").read_text()
     for cells in (
         "| items | 16 | 64 |",

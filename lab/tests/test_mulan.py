@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from mulan_sets import save
 
-from rsoftmax_lab.experiments import mulan
+from rsoftmax_lab.data import mulan
 
 
 def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_missing_file_is_named(sets: Path) -> None:
 def test_an_empty_file_and_one_that_is_no_text_are_refused(sets: Path) -> None:
     path = sets / "toys" / "toys-train.arff"
     path.write_text(path.read_text().split("@data")[0] + "@data\n")
-    with pytest.raises(ValueError, match=r"toys-train.arff: has no rows after @data"):
+    with pytest.raises(ValueError, match=r"toys-train.arff: has no samples after @data"):
         mulan.read(sets / "toys")
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"toys-train.arff: not UTF-8 text"):

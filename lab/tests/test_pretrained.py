@@ -8,8 +8,8 @@ from encoders import TEXTS
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax_lab.experiments.pretrained.grid import SETTINGS, arguments
-from rsoftmax_lab.experiments.rates.figure import KINDS, kind_of
+from rsoftmax_lab.experiments.pretrained import SETTINGS, arguments
+from rsoftmax_lab.experiments.rates import KINDS, kind_of
 
 
 def rsoftmax(*words: object, code: int = 0) -> str:
@@ -22,7 +22,7 @@ def rsoftmax(*words: object, code: int = 0) -> str:
 def test_settings_and_calibrated_folders_are_measured_once_and_reported(text_encoder: Path, tmp_path: Path) -> None:
     texts, sparse, out = tmp_path / "texts.txt", tmp_path / "sparse", tmp_path / "results"
     texts.write_text("\n".join(f"{text} {other}" for text in TEXTS * 2 for other in TEXTS))
-    rsoftmax("calibrate", "--model", text_encoder, "--texts", texts, "--out", sparse)
+    rsoftmax("sparsify", "--model", text_encoder, "--texts", texts, "--out", sparse)
     given = ["reproduce", "pretrained", "--model", text_encoder, "--texts", texts, "--length", 16, "--jobs", 1]
     words = [*given, "--calibrated", sparse, "--setting", "t_softmax t=1 edge=0", "--setting", "softmax", "--out", out]
     rsoftmax(*words)
@@ -40,7 +40,7 @@ def test_settings_and_calibrated_folders_are_measured_once_and_reported(text_enc
     assert "## Pretrained models without training" in report
     assert "![Quality against time](rates.png)" in report
     assert (tmp_path / "report" / "rates.png").exists()
-    assert "is not a calibrated model" in rsoftmax(*given, "--calibrated", text_encoder, "--out", out, code=2)
+    assert "has no certified thresholds" in rsoftmax(*given, "--calibrated", text_encoder, "--out", out, code=2)
     assert "there is no mapping 'softmin'" in rsoftmax(*given, "--setting", "softmin t=1", "--out", out, code=2)
 
 

@@ -11,16 +11,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
+from rsoftmax_lab import records
 from rsoftmax_lab.comparison import ALL_METHODS, METHODS, Comparison, Predictor
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.synthetic import grid as synthetic
-from rsoftmax_lab.experiments.synthetic.grid import Draw
-from rsoftmax_lab.experiments.synthetic.section import claims
-from rsoftmax_lab.experiments.tabular import grid as tabular
-from rsoftmax_lab.report.mean import Mean
-from rsoftmax_lab.report.write import Report, write
-from rsoftmax_lab.running import journal, rows
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab.experiments import load_all, synthetic, tabular
+from rsoftmax_lab.experiments.synthetic import Draw, claims
+from rsoftmax_lab.records import differences, read_trials
+from rsoftmax_lab.report import Mean, Report, write
 
 F1 = {"softmax": 70.0, "sparsemax_huber": 60.0, "sparsemax_hinge": 61.0, "sparsehourglass": 62.0,
       "r_softmax_rate": 72.0, "r_softmax_count": 70.0, "t_softmax_threshold": 79.0, "r_softmax_expected_f1": 81.0,
@@ -46,16 +42,16 @@ def made_up(run: Any) -> dict[str, Any]:
 def fill(folder: Path, name: str, runs: Sequence[Any]) -> Path:
     folder.mkdir(exist_ok=True)
     for run in runs:
-        journal.append(folder / name, made_up(run))
+        records.append(folder / name, made_up(run))
     return folder
 
 
 def comparison_of(folder: Path, notice: Callable[[str], None] = pytest.fail) -> Comparison:
-    return Comparison.of(rows.read(folder / "synthetic.jsonl", synthetic.Run, notice).alike(notice))
+    return Comparison.of(read_trials(folder / "synthetic.jsonl", synthetic.Run, notice).alike(notice))
 
 
 def report_of(folder: Path, out: Path) -> Report:
-    return write(EXPERIMENTS, folder, out, pytest.fail)
+    return write(load_all(), folder, out, pytest.fail)
 
 
 def rsoftmax(*words: str, code: int = 0) -> str:
@@ -133,12 +129,12 @@ def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> None:
-    fill(tmp_path, "tabular.jsonl", tabular.quick_grid(["toys"]))
+    fill(tmp_path, "tabular.jsonl", tabular.grid(["toys"], 1, epochs=10))
     text = report_of(tmp_path, tmp_path).files[0].read_text()
     assert "## Real datasets" in text
     assert "Figure 2" not in text
     assert "**Not the full experiment**: epochs = 10." in text
-    journal.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))
+    records.append(tmp_path / "synthetic.jsonl", made_up(synthetic.Run(method="bce")))
     text = report_of(tmp_path, tmp_path).files[2].read_text()
     assert "| ? |" in text
     assert comparison_of(tmp_path).points() == [Draw(10, 5, 2000)]
@@ -147,7 +143,7 @@ def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> Non
 def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_path: Path) -> None:
     fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid())
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
-    journal.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
+    records.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
     notices: list[str] = []
     comparison = comparison_of(tmp_path, notices.append)
     assert (comparison.settings, comparison.seeds, len(comparison.points())) == ({}, [0], 1)
@@ -167,17 +163,17 @@ def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_pa
 )
 def test_rows_that_are_not_of_this_comparison_are_left_out_with_a_notice(row: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
-    journal.append(tmp_path / "synthetic.jsonl", row)
+    records.append(tmp_path / "synthetic.jsonl", row)
     notices: list[str] = []
     comparison = comparison_of(tmp_path, notices.append)
     assert (comparison.settings, comparison.seeds, len(comparison.points())) == ({}, [0], 1)
-    assert "1 rows are not runs known to this version" in notices[0]
+    assert "1 records are not runs known to this version" in notices[0]
 
 
 def test_settings_may_be_anything_that_a_row_can_hold(tmp_path: Path) -> None:
     odd = made_up(synthetic.Run(method="bce"))
     odd["run"]["hidden"] = [8, 8]
-    journal.append(tmp_path / "synthetic.jsonl", odd)
+    records.append(tmp_path / "synthetic.jsonl", odd)
     assert comparison_of(tmp_path).settings == {"hidden": [8, 8]}
 
 

@@ -1,7 +1,6 @@
-"""Sweeps that are killed, interrupted, shared and started again."""
+"""Sweeps that are killed, interrupted and started again, and the file of their records."""
 
 import io
-import multiprocessing
 import os
 import re
 import signal
@@ -16,13 +15,11 @@ import dask
 import pytest
 import squares
 from rich.console import Console
-from squares import Square, gate_of, square, waiting_at
+from squares import Square, gate_of, square
 
-from rsoftmax_lab.running import claims, engines, journal, ranks
-from rsoftmax_lab.running.interrupts import interruptible
-from rsoftmax_lab.running.options import Sweep
-from rsoftmax_lab.running.runs import differences, key
-from rsoftmax_lab.running.sweep import sweep
+from rsoftmax_lab import records
+from rsoftmax_lab.records import differences, key
+from rsoftmax_lab.sweep import Sweep, sweep
 
 
 def quiet() -> Console:
@@ -54,7 +51,7 @@ def wait_for_rows(path: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     notices: list[str] = []
-    rows = journal.read(path, notices.append)
+    rows = records.read(path, notices.append)
     assert not notices
     return rows
 
@@ -119,10 +116,10 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
         file.write('{"run": {"number": 8, "sec')  # as if the kill had hit a write
     gate_of(path).touch()
     shown = start(path, free=3).communicate()[0]
-    assert "line 4 is not a complete row" in " ".join(shown.split())
+    assert "line 4 is not a complete record" in " ".join(shown.split())
     assert "3 of 8 runs are already in" in shown
     notices: list[str] = []
-    rows = journal.read(path, notices.append)
+    rows = records.read(path, notices.append)
     assert len(notices) == 1
     assert rows[:3] == before
     assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
@@ -141,53 +138,18 @@ def test_control_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert not re.search("Traceback|still being processed", shown)
 
 
-def test_control_c_in_a_destructor_interrupts_a_wait() -> None:
-    class Last:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)  # Python prints and drops what this raises
-
-    def drop_one_and_wait() -> None:
-        with interruptible():
-            Last()
-            time.sleep(600)
-
-    with pytest.raises(KeyboardInterrupt):
-        drop_one_and_wait()
-
-
-def append_many(path: Path, writer: int) -> None:
-    for number in range(100):
-        journal.append(path, {"run": {"writer": writer, "number": number}, "text": str(writer) * (number * 40)})
-
-
-def test_several_writers_do_not_mix_their_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    fork = multiprocessing.get_context("fork")
-    writers = [fork.Process(target=append_many, args=(path, writer)) for writer in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    rows = rows_of(path)
-    assert {(row["run"]["writer"], row["run"]["number"]) for row in rows} == {
-        (w, n) for w in range(4) for n in range(100)
-    }
-    assert all(row["text"] == str(row["run"]["writer"]) * (row["run"]["number"] * 40) for row in rows)
-    assert len(rows) == 400
-
-
 @pytest.mark.parametrize("torn", ['{"run": {"a', '{"[/a]', '{"run": {}, "text": "ą'[:-1] + "\udcc4", "7", "{}x"])
 def test_a_torn_line_is_skipped_and_the_others_are_read(torn: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    journal.append(path, {"run": {"number": 1}})
+    records.append(path, {"run": {"number": 1}})
     with path.open("ab") as file:
         file.write(torn.encode(errors="surrogateescape"))
-    journal.append(path, {"run": {"number": 2}})
-    journal.append(path, {"run": {"number": 3}})
+    records.append(path, {"run": {"number": 2}})
+    records.append(path, {"run": {"number": 3}})
     notices: list[str] = []
-    assert [row["run"]["number"] for row in journal.read(path, notices.append)] == [1, 2, 3]
+    assert [row["run"]["number"] for row in records.read(path, notices.append)] == [1, 2, 3]
     (notice,) = notices
-    assert f"{path}, line 2 is not a complete row" in notice
+    assert f"{path}, line 2 is not a complete record" in notice
     console = Console(width=200)
     with console.capture() as shown:
         sweep([], square, path, console=console)
@@ -196,41 +158,13 @@ def test_a_torn_line_is_skipped_and_the_others_are_read(torn: str, tmp_path: Pat
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.jsonl"
-    journal.append(path, {"run": {"number": 1}})
+    records.append(path, {"run": {"number": 1}})
     before = path.read_bytes()
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
-    with pytest.raises(OSError, match="no space left for a row"):
-        journal.append(path, {"run": {"number": 2}})
+    with pytest.raises(OSError, match="no space left for a record"):
+        records.append(path, {"run": {"number": 2}})
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "local",  # without a mark: the one test of processes in the short suite
-        pytest.param("dask", marks=pytest.mark.cluster),
-        pytest.param("ray", marks=pytest.mark.cluster),
-    ],
-)
-def test_every_engine_gives_a_row_for_each_run_whatever_a_run_does(engine: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    process = start(path, engine, 8, "dies", "exits", "interrupts", "raises")
-    shown = process.communicate()[0]
-    assert process.returncode == 0, shown
-    rows = [row for row in rows_of(path) if "error" not in row]
-    errors = {row["run"]["outcome"]: row["error"] for row in rows_of(path) if "error" in row}
-    assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
-    assert len(rows_of(path)) == 12
-    assert {row["threads"] for row in rows} == {1}
-    assert process.pid not in {row["process"] for row in rows}
-    assert errors.pop("dies").startswith("the worker died (")
-    assert errors == {
-        "exits": "SystemExit: 3",
-        "interrupts": "KeyboardInterrupt: no key was pressed",
-        "raises": "ArithmeticError: too square: [rows, 4] [/x]",
-    }
-    assert "4 of 12 runs failed" in shown
 
 
 def test_a_run_that_exits_in_this_process_leaves_a_row(tmp_path: Path) -> None:
@@ -238,80 +172,6 @@ def test_a_run_that_exits_in_this_process_leaves_a_row(tmp_path: Path) -> None:
     rows = sweep([Square(outcome="exits"), Square(2)], square, path, jobs=1, console=quiet())
     assert [row["square"] for row in rows] == [4]
     assert [row["error"] for row in rows_of(path) if "error" in row] == ["SystemExit: 3"]
-
-
-@pytest.mark.process
-def test_two_sweeps_on_one_file_share_the_runs(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    both = [start(path, free=0), start(path, free=0)]
-    for process in both:
-        wait_until(lambda: len(waiting_at(gate_of(path))) == 4, process)  # each sweep has two workers
-    gate_of(path).touch()
-    shown = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], shown
-    assert sorted(row["run"]["number"] for row in rows_of(path)) == list(range(1, 9))
-    assert len({row["process"] for row in rows_of(path)}) == 4
-
-
-@pytest.mark.process
-def test_what_a_killed_sweep_had_begun_is_done_by_the_other(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    killed = start(path, free=1)
-    wait_for_rows(path, 1, killed)
-    other = start(path, free=1)
-    wait_until(lambda: len(waiting_at(gate_of(path))) == 4, other)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    gate_of(path).touch()
-    shown = other.communicate()[0]
-    assert other.returncode == 0, shown
-    assert sorted(row["run"]["number"] for row in rows_of(path)) == list(range(1, 9))
-
-
-def test_a_run_that_fails_elsewhere_meanwhile_is_not_tried_again(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-
-    def answer(run: Square) -> dict[str, Any]:
-        journal.append(path, {"run": {"number": 2}, "error": "failed elsewhere"})
-        return {"square": 1}
-
-    assert len(sweep([Square(1), Square(2)], answer, path, jobs=1, console=quiet())) == 1
-    assert len(rows_of(path)) == 2
-
-
-def test_a_claim_is_nobody_elses_until_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    fork = multiprocessing.get_context("fork")
-
-    def taken_elsewhere(name: str) -> bool:
-        def take() -> None:
-            with claims.on(path) as theirs:
-                os._exit(theirs.take(name))
-
-        process = fork.Process(target=take)
-        process.start()
-        process.join()
-        return process.exitcode == 1
-
-    with claims.on(path) as mine:
-        assert mine.take("a")
-        assert not taken_elsewhere("a")
-        assert taken_elsewhere("b")
-        mine.release("a")
-        assert taken_elsewhere("a")
-        assert mine.take("b")
-    assert taken_elsewhere("b")
-
-
-@pytest.mark.parametrize("variables", [("WORLD_SIZE",), ("WORLD_SIZE", "RANK", "LOCAL_RANK")])
-def test_variables_of_a_launcher_that_did_not_start_it_change_nothing(
-    variables: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in variables:
-        monkeypatch.setenv(name, "1")
-    (row,) = sweep([Square(3)], square, tmp_path / "rows.jsonl", jobs=1, console=quiet())
-    assert row["square"] == 9
-    assert (ranks.count(), ranks.first()) == (1, True)
 
 
 def test_a_whole_number_is_the_same_run_however_it_is_written(tmp_path: Path) -> None:
@@ -328,7 +188,7 @@ def test_a_run_that_is_asked_for_twice_is_done_once_and_is_no_failure(tmp_path: 
 
 def test_a_name_that_is_not_utf8_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    journal.append(path, {"run": {"dataset": "caf\udce9", "other": "naïve"}})
+    records.append(path, {"run": {"dataset": "caf\udce9", "other": "naïve"}})
     path.read_text(encoding="utf-8")
     assert rows_of(path) == [{"run": {"dataset": "caf\udce9", "other": "naïve"}}]
 
@@ -336,11 +196,11 @@ def test_a_name_that_is_not_utf8_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("levels", [30, 980, 100_000])
 def test_a_row_that_is_nested_deeply_is_skipped(levels: int, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    journal.append(path, {"run": {"number": 1}})
+    records.append(path, {"run": {"number": 1}})
     with path.open("a") as file:
         file.write('{"run": {"number": ' + "[" * levels + "]" * levels + "}}\n")
     notices: list[str] = []
-    assert len(journal.read(path, notices.append)) == 1
+    assert len(records.read(path, notices.append)) == 1
     assert len(notices) == 1
 
 
@@ -369,16 +229,6 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.cluster
-def test_a_ray_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "ANSWER_SECONDS", 1)
-    with pytest.raises(ValueError, match=r"no ray cluster responds at '127\.0\.0\.1:9': no response within 1 seconds"):
-        sweep([Square(1)], square, tmp_path / "a.jsonl", engine="ray", address="127.0.0.1:9", console=quiet())
-    monkeypatch.setattr(engines, "ANSWER_SECONDS", 600)
-    with pytest.raises(ValueError, match=r"no ray cluster responds at 'nowhere': .*nowhere"):
-        sweep([Square(1)], square, tmp_path / "a.jsonl", engine="ray", address="nowhere", console=quiet())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -390,3 +240,48 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
     with pytest.raises(ValueError, match=message):
         sweep([Square(1)], square, tmp_path / "new" / "rows.jsonl", console=quiet(), **options)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_does_anything_in_a_process_leaves_a_record(tmp_path: Path) -> None:
+    """The one test of processes in the short suite."""
+    path = tmp_path / "rows.jsonl"
+    process = start(path, "local", 8, "dies", "exits", "interrupts", "raises")
+    shown = process.communicate()[0]
+    assert process.returncode == 0, shown
+    rows = [row for row in rows_of(path) if "error" not in row]
+    errors = {row["run"]["outcome"]: row["error"] for row in rows_of(path) if "error" in row}
+    assert sorted(row["square"] for row in rows) == [n**2 for n in range(1, 9)]
+    assert len(rows_of(path)) == 12
+    assert {row["threads"] for row in rows} == {1}
+    assert process.pid not in {row["process"] for row in rows}
+    assert errors.pop("dies").startswith("the worker died (")
+    assert errors == {
+        "exits": "SystemExit: 3",
+        "interrupts": "KeyboardInterrupt: no key was pressed",
+        "raises": "ArithmeticError: too square: [rows, 4] [/x]",
+    }
+    assert "4 of 12 runs failed" in shown
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_a_cluster_gives_a_record_for_each_run(engine: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    process = start(path, engine, 8, "raises")
+    shown = process.communicate()[0]
+    assert process.returncode == 0, shown
+    assert sorted(row["square"] for row in rows_of(path) if "error" not in row) == [n**2 for n in range(1, 9)]
+    assert [row["error"] for row in rows_of(path) if "error" in row] == ["ArithmeticError: too square: [rows, 4] [/x]"]
+    assert "1 of 9 runs failed" in shown
+
+
+@pytest.mark.process
+def test_a_second_sweep_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    first = start(path, "local", 1)
+    wait_for_rows(path, 1, first)
+    with pytest.raises(OSError, match="another program is writing"):
+        sweep([Square(9)], square, path, jobs=1, console=quiet())
+    gate_of(path).touch()
+    assert first.communicate()[0].endswith("\n")
+    assert len(rows_of(path)) == 8

@@ -9,11 +9,11 @@ from commands import rsoftmax
 from encoders import LABELS, NAMES, TEXTS
 
 from rsoftmax.labels import AVERAGES
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments import goemotions as data
-from rsoftmax_lab.experiments.text.rules import RULES, scored
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running import journal
+from rsoftmax_lab import records
+from rsoftmax_lab.data import goemotions as data
+from rsoftmax_lab.experiments import load_all
+from rsoftmax_lab.experiments.text import RULES, score
+from rsoftmax_lab.report import write
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -56,8 +56,8 @@ def test_models_are_reported_apart_and_seeds_together(tmp_path: Path) -> None:
             "seconds": 1.0,
             "rules": dict.fromkeys(RULES, scores),
         }
-        journal.append(tmp_path / "text.jsonl", row)
-    text = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail).sections["text"].text
+        records.append(tmp_path / "text.jsonl", row)
+    text = write(load_all(), tmp_path, tmp_path / "out", pytest.fail).sections["text"].text
     assert "### encoder frozen, a, goemotions" in text
     assert "41.00 ± 1.41" in text
     assert "60.00" in text
@@ -76,7 +76,7 @@ def test_a_broken_line_is_named(emotions: Path, text_encoder: Path) -> None:
 def test_a_tuned_threshold_is_the_best_of_all() -> None:
     torch.manual_seed(0)
     u, truth = torch.randn(60, 4).round(decimals=1), (torch.rand(60, 4) < 0.3).float()
-    tuned = scored(u, truth, u, truth)
+    tuned = score(u, truth, u, truth)
     for p in ("at .5", "at .3"):
         assert tuned["tuned"]["dev"]["micro"] >= tuned[p]["dev"]["micro"]
         assert tuned["tuned for each label"]["dev"]["macro"] >= tuned[p]["dev"]["macro"]

@@ -14,18 +14,27 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier
+from rsoftmax_lab import records
 from rsoftmax_lab.comparison import TUNE, Comparison, scores
-from rsoftmax_lab.experiments import EXPERIMENTS
-from rsoftmax_lab.experiments.users import once
-from rsoftmax_lab.experiments.users.data import load
-from rsoftmax_lab.experiments.users.grid import MEASURES, Run, grid
-from rsoftmax_lab.experiments.users.methods import METHODS, OUT_OF_BAG, RULES, Method
-from rsoftmax_lab.experiments.users.results import PREDICTORS, goals, ranks, title
-from rsoftmax_lab.experiments.users.run import run
-from rsoftmax_lab.report.mean_ranks import mean_ranks
-from rsoftmax_lab.report.write import write
-from rsoftmax_lab.running import journal, rows
-from rsoftmax_lab.running.runs import differences
+from rsoftmax_lab.experiments import load_all, users
+from rsoftmax_lab.experiments.users import (
+    MEASURES,
+    METHODS,
+    OUT_OF_BAG,
+    PREDICTORS,
+    RULES,
+    Method,
+    Run,
+    goals,
+    grid,
+    load,
+    mean_ranks,
+    ranks,
+    run,
+    title,
+)
+from rsoftmax_lab.records import differences, read_trials
+from rsoftmax_lab.report import write
 
 HEAD = "@relation plain\n" + "".join(f"@attribute x{i} numeric\n" for i in range(4))
 
@@ -83,7 +92,7 @@ def test_a_forest_is_fitted_once_to_the_same_rows(monkeypatch: pytest.MonkeyPatc
         return fit(self, x, y, **rest)
 
     monkeypatch.setattr(RandomForestClassifier, "fit", counted)
-    monkeypatch.setattr(once, "_FITS", type(once._FITS)())
+    monkeypatch.setattr(users, "_FITS", type(users._FITS)())
     run(folder, Run(method="forest", dataset="plain"))
     assert len(fits) == 5  # a cut at .5, tuned ones and three averages from the five fold models
 
@@ -122,12 +131,12 @@ SCORES = {name: 60.0 + list(dict.fromkeys(MODELS.values())).index(model) for nam
 def filled(path: Path, sets: list[str], f1: dict[str, float] = SCORES) -> Path:
     path.mkdir(exist_ok=True)
     for one in grid(sets, seeds=2):
-        journal.append(path / "users.jsonl", made_up(one, f1))
+        records.append(path / "users.jsonl", made_up(one, f1))
     return path
 
 
 def comparison_of(path: Path) -> Comparison:
-    return Comparison.of(rows.read(path / "users.jsonl", Run, pytest.fail).alike(pytest.fail))
+    return Comparison.of(read_trials(path / "users.jsonl", Run, pytest.fail).alike(pytest.fail))
 
 
 def test_goals_are_weighed_by_the_numbers(tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_goals_are_weighed_by_the_numbers(tmp_path: Path) -> None:
 
 def test_a_goal_that_hangs_on_a_missing_set_is_open(tmp_path: Path) -> None:
     path = filled(tmp_path, ["a", "b"])
-    journal.append(path / "users.jsonl", made_up(Run(method="net", dataset="c"), SCORES))
+    records.append(path / "users.jsonl", made_up(Run(method="net", dataset="c"), SCORES))
     found = goals(comparison_of(path))
     assert found[0].holds is None
     assert [claim.numbers[-1] for claim in found] == [""] * len(found)
@@ -178,7 +187,7 @@ def test_names_that_may_be_alike_are_joined_in_the_longest_runs() -> None:
 
 def test_the_section_has_goals_ranks_tables_and_an_image(tmp_path: Path) -> None:
     filled(tmp_path, ["toys", "odd|name"])
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+    written = write(load_all(), tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["users-ranks.png", "report.md", "report.html"]
     text = (tmp_path / "out" / "report.md").read_text()
     for one in PREDICTORS:
@@ -192,7 +201,7 @@ def test_the_section_has_goals_ranks_tables_and_an_image(tmp_path: Path) -> None
 
 def test_one_set_has_no_ranks(tmp_path: Path) -> None:
     filled(tmp_path, ["toys"])
-    written = write(EXPERIMENTS, tmp_path, tmp_path / "out", pytest.fail)
+    written = write(load_all(), tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["report.md", "report.html"]
     assert "Mean ranks" not in written.files[0].read_text()
 

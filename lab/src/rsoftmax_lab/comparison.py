@@ -32,13 +32,8 @@ from rsoftmax.labels import (
     rate_of_count,
 )  # fmt: skip
 from rsoftmax.labels.models.card import count_of
-from rsoftmax_lab.report.markdown import Markdown, listed, markdown
-from rsoftmax_lab.report.mean import Mean
-from rsoftmax_lab.report.table import Table, best_in_bold
-from rsoftmax_lab.running import schema
-from rsoftmax_lab.running.rows import Trials
-from rsoftmax_lab.running.runs import BaseRun
-from rsoftmax_lab.running.schema import Schema
+from rsoftmax_lab.records import BaseRun, Record, Trials, number
+from rsoftmax_lab.report import Markdown, Mean, Table, best_in_bold, escape, settings_text
 
 # ------------------------------------------------------------------------------------------------ data and scores
 
@@ -343,13 +338,9 @@ LINE_STYLES = {
 # ------------------------------------------------------------------------------------------------------- training
 
 Point = Any  # a dataset's name, or the settings of a synthetic one
-Record = dict[str, Any]
 
-SCORES = schema.fields(dict.fromkeys(AVERAGES, schema.number))
-RULE = schema.fields(
-    {"epoch": schema.number, "validation": SCORES, "test": SCORES, "test_last": SCORES},
-    {"curve": schema.each(schema.number)},
-)
+SCORES = dict.fromkeys(AVERAGES, number)
+RULE = {"epoch": number, "validation": SCORES, "test": SCORES, "test_last": SCORES, "curve?": [number]}
 
 
 @dataclass(frozen=True)
@@ -360,7 +351,7 @@ class Training(BaseRun):
     """
 
     VARIED: ClassVar[tuple[str, ...]] = ("method", "seed")
-    REQUIRED: ClassVar[Mapping[str, Schema]] = {"epoch_seconds": schema.number, "rules": schema.each(RULE)}
+    SCHEMA: ClassVar[dict[str, Any]] = {"epoch_seconds": number, "rules": [RULE]}
 
     method: str = "softmax"
     seed: int = 0
@@ -375,7 +366,7 @@ class Training(BaseRun):
     @property
     def point(self) -> Point:
         """The data of the comparison."""
-        return tuple(getattr(self, name) for name in self.PLACE)
+        return tuple(getattr(self, name) for name in self.DATA)
 
 
 def classifier(run: Training) -> SparseLabelClassifier:
@@ -583,5 +574,5 @@ class Comparison:
     def describe(self) -> Markdown:
         """The number of seeds, and the differences from the full experiment."""
         seeds = f"{count_of(len(self.seeds), 'seed')}."
-        part = f" **Not the full experiment**: {markdown(listed(self.settings))}." if self.settings else ""
+        part = f" **Not the full experiment**: {escape(settings_text(self.settings))}." if self.settings else ""
         return Markdown(seeds + part)

@@ -1,4 +1,4 @@
-"""Shared parts of fine-tuning with the Trainer of Transformers, which logs only our progress lines."""
+"""Shared parts of fine-tuning with the Trainer of Transformers, which prints only our progress lines."""
 
 import sys
 from collections.abc import Callable
@@ -8,19 +8,18 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+Line = Callable[[Any, dict[str, Any]], str | None]
+
 
 def arguments(folder: str | Path, **settings: Any) -> TrainingArguments:
     """The Trainer's arguments for a run; it writes to the folder and logs nothing itself."""
+    pin = torch.cuda.is_available()
     return TrainingArguments(
-        output_dir=str(folder),
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        **settings,
+        output_dir=str(folder), report_to="none", disable_tqdm=True, dataloader_pin_memory=pin, **settings
     )
 
 
-def show_progress(trainer: Trainer, line: Callable[[Any, dict[str, Any]], str | None]) -> None:
+def show_progress(trainer: Trainer, line: Line) -> None:
     """Print our progress lines to stderr instead of the Trainer's: a sweep's bar moves only when a run ends.
 
     Args:
@@ -32,7 +31,7 @@ def show_progress(trainer: Trainer, line: Callable[[Any, dict[str, Any]], str | 
 
 
 class _Progress(TrainerCallback):
-    def __init__(self, line: Callable[[Any, dict[str, Any]], str | None]) -> None:
+    def __init__(self, line: Line) -> None:
         self.line = line
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:

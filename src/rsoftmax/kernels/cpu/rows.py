@@ -60,7 +60,9 @@ def forward(
 ) -> tuple[Tensor, Tensor | None]:
     """The probabilities, contiguous, and the state, float64 [rows, numbers], if it is requested."""
     p = torch.empty_like(x) if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
-    state = new_state(name, x, True) if keep_state and STATE[name] else None
+    state = None
+    if keep_state and STATE[name]:
+        state = torch.empty(x.numel() // x.size(-1), STATE[name], dtype=torch.float64, device=x.device)
     _run(name, x, value, mask, p, state, **options)
     return p, state
 

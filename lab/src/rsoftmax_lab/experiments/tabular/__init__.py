@@ -1,1 +1,0 @@
-"""The comparison on real datasets, which are not in the paper, with their predefined training and test rows."""

@@ -1,1 +1,0 @@
-"""Sweeps: many runs distributed over processes or a cluster, restartable, with their results in a file of rows."""
