@@ -22,7 +22,7 @@ from rsoftmax._transformers import quiet
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels import AVERAGES, Average, Decoder, LabelModel, evaluate
 from rsoftmax.labels.estimators.ensemble import fit_features
-from rsoftmax.labels.estimators.expected_f1 import logit
+from rsoftmax.labels.estimators.meta import logit
 from rsoftmax.labels.models.folders import replacing
 from rsoftmax_lab.comparison import TUNE
 from rsoftmax_lab.data import absolute, goemotions, source_name
