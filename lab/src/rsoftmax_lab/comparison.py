@@ -204,7 +204,7 @@ class Method:
 
     Attributes:
         title: its name in tables and figures.
-        head: the arguments of the estimator.
+        head: the arguments of the head; of classifiers with default settings, those of the estimator.
         rules: the decision rules, by name.
         ours: whether it is not part of the paper's comparison.
     """
@@ -375,12 +375,11 @@ class Training(BaseRun):
 
 def classifier(run: Training) -> SparseLabelClassifier:
     """The untrained classifier of a run."""
-    settings: dict[str, Any] = {
-        "hidden_layer_sizes": (run.hidden,) if run.hidden else (),
-        "head": HeadOptions(calibration=None, **METHODS[run.method].head),
-        "training": TrainingOptions.plain(lr=run.lr, batch_size=run.batch_size),
-    }
-    return SparseLabelClassifier(**PLAIN | settings, random_state=run.seed)
+    hidden = (run.hidden,) if run.hidden else ()
+    head = HeadOptions(calibration=None, **METHODS[run.method].head)
+    training = TrainingOptions.plain(lr=run.lr, batch_size=run.batch_size)
+    settings = {"hidden_layer_sizes": hidden, "head": head, "training": training, "random_state": run.seed}
+    return SparseLabelClassifier(**PLAIN | settings)
 
 
 class _Selection:
@@ -414,7 +413,7 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> Recor
         start = time.perf_counter()
         model.partial_fit(data.train.X, data.train.Y)
         seconds += time.perf_counter() - start
-        network = model.estimators_[0]
+        network: Any = model.estimators_[0]
         validation, weights = _forward(network, data.validation), deepcopy(network.state_dict())
         for selection in selections.values():
             selection.update(validation, weights)
