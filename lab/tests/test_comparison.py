@@ -84,7 +84,7 @@ def test_every_method_lowers_its_loss_and_fills_its_record(method: str) -> None:
     model = classifier(small)
     for _ in range(12):
         model.partial_fit(data.train.X, data.train.Y)
-    losses = model.estimators_[0].history[:, "train_loss"]
+    losses = [epoch["train_loss"] for epoch in model.history_]
     assert losses[-1] < losses[0]
     record = train_and_score(small, data, curves=True)
     assert record["rules"].keys() == METHODS[method].rules.keys()

@@ -583,7 +583,7 @@ def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
     assert found == again.predict(images)
     assert all(0 < marginal < 1 for labels in found for marginal in labels.values())
     assert [list(labels) for labels in found] == model.predict_labels(images)
-    p = model(**model.inputs.batch(images)).p
+    p = model(**model.inputs.batch(images)).probs
     assert p.sum(-1).tolist() == pytest.approx([1.0 if labels else 0.0 for labels in found], abs=1e-6)
     with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax train --out"):
         LabelModel.from_pretrained(tmp_path)

@@ -23,10 +23,12 @@ from rsoftmax.labels import (
     PLAIN,
     RULES,
     Decoder,
+    HeadOptions,
     Output,
     RankingRule,
     Scores,
     SparseLabelClassifier,
+    TrainingOptions,
     keep_count,
     losses,
     rate_of_count,
@@ -202,7 +204,7 @@ class Method:
 
     Attributes:
         title: its name in tables and figures.
-        head: the arguments of the estimator.
+        head: the arguments of the head; of classifiers with default settings, those of the estimator.
         rules: the decision rules, by name.
         ours: whether it is not part of the paper's comparison.
     """
@@ -247,7 +249,9 @@ USERS: dict[str, Method] = {
     "users_micro": Method(
         'SparseLabelClassifier(average="micro")', {"average": "micro"}, {"labels": nonzero}, ours=True
     ),
-    "users_bce": Method("BCE, five networks", {"rule": "zero", "calibration": None}, {"labels": nonzero} | TUNED),
+    "users_bce": Method(
+        "BCE, five networks", {"head": HeadOptions(rule="zero", calibration=None)}, {"labels": nonzero} | TUNED
+    ),
 }
 ALL_METHODS = METHODS | USERS
 
@@ -372,8 +376,10 @@ class Training(BaseRun):
 def classifier(run: Training) -> SparseLabelClassifier:
     """The untrained classifier of a run."""
     hidden = (run.hidden,) if run.hidden else ()
-    settings = {"hidden_layer_sizes": hidden, "lr": run.lr, "batch_size": run.batch_size, "random_state": run.seed}
-    return SparseLabelClassifier(**PLAIN | METHODS[run.method].head | settings)
+    head = HeadOptions(calibration=None, **METHODS[run.method].head)
+    training = TrainingOptions.plain(lr=run.lr, batch_size=run.batch_size)
+    settings = {"hidden_layer_sizes": hidden, "head": head, "training": training, "random_state": run.seed}
+    return SparseLabelClassifier(**PLAIN | settings)
 
 
 class _Selection:
@@ -407,7 +413,7 @@ def train_and_score(run: Training, data: Data, *, curves: bool = False) -> Recor
         start = time.perf_counter()
         model.partial_fit(data.train.X, data.train.Y)
         seconds += time.perf_counter() - start
-        network = model.estimators_[0].module_
+        network: Any = model.estimators_[0]
         validation, weights = _forward(network, data.validation), deepcopy(network.state_dict())
         for selection in selections.values():
             selection.update(validation, weights)
@@ -439,7 +445,7 @@ def fit_and_score(run: Training, data: Data) -> Record:
     model = SparseLabelClassifier(**USERS[run.method].head, random_state=run.seed)
     start = time.perf_counter()
     model.fit(data.train.X, data.train.Y, validation=(data.validation.X, data.validation.Y))
-    seconds, epochs = time.perf_counter() - start, len(model.estimators_[0].history)
+    seconds, epochs = time.perf_counter() - start, len(model.history_)
     validation, test = (
         Outputs.of(model.decision_function(X), model.predict_distribution(X), Y, ignored)
         for X, Y, ignored in (data.validation, data.test)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels import precision_threshold, recall_threshold
-from rsoftmax.labels.estimators.expected_f1 import FoldModel
+from rsoftmax.labels.estimators.meta import FoldModel
 from rsoftmax.labels.risk_control import By
 from rsoftmax_lab.comparison import Samples
 from rsoftmax_lab.data import goemotions, mulan

@@ -394,7 +394,7 @@ class Frozen:
         for _ in range(epoch):
             model.partial_fit(train.X, train.Y)
         whole = LabelModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)
-        whole.network.head.load_state_dict(model.estimators_[0].module_.head.state_dict())
+        whole.network.head.load_state_dict(model.estimators_[0].head.state_dict())
         whole.save_pretrained(folder)
 
 

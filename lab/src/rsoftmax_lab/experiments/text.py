@@ -22,7 +22,7 @@ from rsoftmax._transformers import quiet
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels import AVERAGES, Average, Decoder, LabelModel, evaluate
 from rsoftmax.labels.estimators.ensemble import fit_features
-from rsoftmax.labels.estimators.expected_f1 import logit
+from rsoftmax.labels.estimators.meta import logit
 from rsoftmax.labels.models.folders import replacing
 from rsoftmax_lab.comparison import TUNE
 from rsoftmax_lab.data import absolute, goemotions, source_name
@@ -221,8 +221,7 @@ def _finetuned(model: str, out: Path, run: Run, data: GoEmotions) -> tuple[Tenso
         data.train.y,
         validation=data.dev,
         finetune=True,
-        progress=False,
-        seed=run.seed,
+        random_state=run.seed,
         epochs=run.epochs,
         lr=run.lr,
         batch_size=run.batch_size,

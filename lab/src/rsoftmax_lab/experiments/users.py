@@ -33,8 +33,8 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.utils import Tags, check_random_state, get_tags
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, SparseLabelClassifier, calibration_curve
-from rsoftmax.labels.estimators.expected_f1 import FoldModel
+from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, HeadOptions, SparseLabelClassifier, calibration_curve
+from rsoftmax.labels.estimators.meta import FoldModel
 from rsoftmax.labels.estimators.targets import stratified_folds
 from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.comparison import (
@@ -104,7 +104,7 @@ def _network(seed: int, **settings: Any) -> SparseLabelClassifier:
 
 def _bce(seed: int, **settings: Any) -> SparseLabelClassifier:
     """The same network with binary cross-entropy and without calibration."""
-    return _network(seed, rule="zero", calibration=None, **settings)
+    return _network(seed, head=HeadOptions(rule="zero", calibration=None), **settings)
 
 
 def _logistic(seed: int = 0) -> LogisticRegression:

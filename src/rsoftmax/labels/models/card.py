@@ -123,9 +123,10 @@ def _evaluation(scores: dict[str, Any]) -> str:
         name = printable(label["label"]).replace("\\", "\\\\").replace("|", "\\|")
         shares = " | ".join(share(label[score]) for score in ("precision", "recall", "f1"))
         labels.append(f"| {name} | {shares} | {label['support']} |")
-    note = f"Held-out predictions for {scores['num_samples']} rows, on which calibration and thresholds were fitted as well."
+    rows = count_of(scores["num_samples"], "row")
+    note = f"Held-out predictions for {rows}, on which calibration and thresholds were fitted as well."
     if "guarantee" in scores:
-        note = f"Guaranteed: {scores['guarantee']}, by a threshold that was set on {scores['num_samples']} held-out rows."
+        note = f"Guaranteed: {scores['guarantee']}, by a threshold that was set on {rows} held out from training."
         if lacking := scores.get("not_guaranteed"):
             note += f" Too few rows for a guarantee: {', '.join(map(printable, lacking))}."
     return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])
