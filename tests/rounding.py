@@ -174,6 +174,7 @@ class Rows:
             return spec.function(s, *([] if value is None else [value]), **options)
 
         given, self.saved = not rounding.any(), torch.finfo(saved)
+        self.edge = options.get("edge", math.inf if spec.options else 0.0)
         top = s.amax(-1, keepdim=True).nan_to_num(neginf=0)
         size = (s - top).abs() + (0 if spec.shift_invariant else s.abs())
         rounding = (rounding + 4 * UNIT * (1 + size)).masked_fill(s.isinf(), 0)  # of what is done to scores first
@@ -217,6 +218,14 @@ class Rows:
         truth = Truth.of(self.copies())
         return Truth(truth.exact, truth.rounding.masked_fill(self.undecided, math.inf), with_zeros=True)
 
+    def slopes(self) -> Tensor:
+        """About the derivatives of the sum that normalises, relative to it: those of (s - theta) e^s."""
+        s, p = self.leaves[0][0].detach(), self.p[0].detach()
+        below, above = beside_threshold(s, p)
+        distance = s - below
+        ramp = torch.where((distance > 0) & (distance < self.edge), p / distance, 0)
+        return p + ramp + torch.where((s == above) | (p == 0), ramp.sum(-1, keepdim=True), 0)
+
     def gradients(self, dp: Tensor, rounding: Tensor) -> list[Tensor]:
         """The gradients in the scores and in a tensor parameter, from an incoming one with its rounding."""
         p = self.p[0].detach()
@@ -227,9 +236,10 @@ class Rows:
         # an error of a weight acts like one of its gradient minus the mean
         rounding += relative * (dp - (p * dp).sum(-1, keepdim=True)).abs()
         ds, *dvalue = torch.autograd.grad(self.p, self.leaves, off_by(dp, rounding))
-        # a mean of dp is subtracted from it
-        mean = self.per_sum * p * (p * dp.abs()).sum(-1, keepdim=True) + UNIT64 * dp.abs().amax(-1, keepdim=True)
-        own = (4 * UNIT * ds[0].abs() + mean).where(self.leaves[0][0].isfinite(), 0)
+        # a mean of dp is subtracted from it, for every entry that has a gradient; and float64 rounds, too
+        mean = self.per_sum * (p * dp.abs()).sum(-1, keepdim=True) * self.slopes()
+        own = 4 * UNIT * ds[0].abs() + mean.where((p > 0) | (ds[0] != 0), 0) + UNIT64 * dp.abs().amax(-1, keepdim=True)
+        own = own.where(self.leaves[0][0].isfinite(), 0)
         ds[1:] += off_by(torch.zeros_like(own), own)[1:]
         return [ds, *dvalue]
 
@@ -332,10 +342,16 @@ def off_by(x: Tensor, rounding: Tensor, alike: bool = False) -> Tensor:
     return torch.cat([x[None], x + noise * rounding])
 
 
+def beside_threshold(s: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest score without a weight and the smallest one with a weight."""
+    return s.masked_fill(p > 0, -math.inf).amax(-1, keepdim=True), s.masked_fill(p == 0, math.inf).amin(
+        -1, keepdim=True
+    )
+
+
 def tied_threshold(s: Tensor, p: Tensor) -> Tensor:
     """Whether scores next to the threshold are equal: which of them has a gradient is a matter of choice."""
-    below = s.masked_fill(p > 0, -math.inf).amax(-1, keepdim=True)
-    above = s.masked_fill(p == 0, math.inf).amin(-1, keepdim=True)
+    below, above = beside_threshold(s, p)
     return ((s == below) & (s > -math.inf)).sum(-1, keepdim=True).gt(1) | (s == above).sum(-1, keepdim=True).gt(1)
 
 

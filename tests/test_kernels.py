@@ -21,6 +21,7 @@ import torch
 from cases import ADVERSARIAL, case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounding import check_mapping
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.testing import assert_close
@@ -71,6 +72,8 @@ def assert_same_values(p: Tensor, expected: Tensor, name: str) -> None:
 
 
 def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Tensor, **options: float) -> None:
+    if x.dtype == torch.float32:
+        check_mapping(name, x, value, g=g, mask=mask, **options)
     mine = mapped(name, "native", x, mask, value, g, **options)
     theirs = mapped(name, "reference", x, mask, value, g, **options)
     truth = mapped(name, "reference", x.double(), mask, value, g.double(), **options)
