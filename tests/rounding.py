@@ -73,7 +73,14 @@ class Truth:
 
 
 def check_mapping(
-    name: str, x: Tensor, value: Any = None, *, g: Tensor | None = None, mask: Tensor | None = None, **options: Any
+    name: str,
+    x: Tensor,
+    value: Any = None,
+    *,
+    function: Callable[..., Tensor] | None = None,
+    g: Tensor | None = None,
+    mask: Tensor | None = None,
+    **options: Any,
 ) -> float:
     """Judge a mapping of rows [..., n], and its gradients in x and in a tensor parameter.
 
@@ -81,6 +88,7 @@ def check_mapping(
         name: of the mapping.
         x: in float32 or half precision.
         value: the parameter, a number or a tensor that broadcasts to [..., 1].
+        function: what is judged; the mapping itself by default.
         g: the incoming gradient; random by default.
         mask: True = keep.
         options: of the mapping.
@@ -90,7 +98,7 @@ def check_mapping(
     """
     leaves = [a.detach().requires_grad_() for a in (x, value) if isinstance(a, Tensor)]
     arguments = leaves[1:] or ([] if value is None else [value])
-    p = MAPPINGS[name].function(leaves[0], *arguments, mask=mask, **options)
+    p = (function or MAPPINGS[name].function)(leaves[0], *arguments, mask=mask, **options)
     s = x.detach().double() if mask is None else x.detach().double().masked_fill(~mask, -math.inf)
     rows = Rows(MAPPINGS[name], s, torch.zeros_like(s), value, options, p.dtype)
     g = (random_like(p) if g is None else g).masked_fill(rows.undecided | rows.tied, 0)
