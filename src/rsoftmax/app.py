@@ -33,7 +33,8 @@ from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, ma
 
 __all__ = ["page", "serve"]
 
-# What the page shows, as functions of its inputs: values in, figures and tables out. No widgets.
+# --------------------------------------------------------------------------- what the page shows
+# Functions of its inputs: values in, figures and tables out. No widgets.
 
 GRADIENT = "gradient of the largest logit's p"
 YES = "✓"
@@ -133,7 +134,8 @@ def half_f1(average: Average, model: LabelModel) -> Tensor:
     return torch.tensor([1.0 if value is None else value for value in f1]) / 2
 
 
-# The page: its three tabs, its style, and the local server.
+# --------------------------------------------------------------------------- the page
+# Its three tabs, its style, and the local server.
 
 LOGITS = (2.0, 1.5, 0.3, -0.5, -1.0)
 SENTENCE = "The cat that the dog chased ran up a tree."

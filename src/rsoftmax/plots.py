@@ -48,7 +48,8 @@ __all__ = [
     "mappings_figure",
 ]
 
-# Figures that mark exact zeros: logits through every mapping (after the paper's Figure 1), attention maps.
+# --------------------------------------------------------------------------- mappings and attention
+# These figures mark exact zeros. The one of mappings is after the paper's Figure 1.
 
 ZERO, MASS, MASKED = "#c44536", "#2f6690", "#e4e4e4"
 COLOURS = LinearSegmentedColormap.from_list("mass", ["#d6e6f2", MASS, "#0d2438"])  # small weights differ from white
@@ -167,7 +168,8 @@ def draw_sparsified_heads(report: "SparsifyReport", path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-# Predicted labels: an image or a text with its labels, and an evaluation.
+# --------------------------------------------------------------------------- labels
+# An image or a text with its labels, and an evaluation.
 
 PREDICTED, THRESHOLD, DIAGONAL, UNPREDICTED = "#2f6690", "#c44536", "#aaaaaa", "#c5ccd3"
 NO_THRESHOLDS: Mapping[str, float] = MappingProxyType({})
