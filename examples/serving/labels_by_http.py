@@ -1,10 +1,10 @@
 """Serve a text model saved by `rsoftmax train` over HTTP: labels, and the marginals of all labels.
 
-    pip install fastapi uvicorn 'rsoftmax[hf]'
+    pip install fastapi uvicorn 'rsoftmax[labels]'
     MODEL=my-model uvicorn labels_by_http:app
     curl 127.0.0.1:8000/predict --json '{"texts": ["what a lovely day"]}'
 
-For rows of numbers, use `rsoftmax.labels.TableModel.load` (extra `sklearn`) and `list[list[float]]` instead.
+For rows of numbers, use `rsoftmax.labels.TableModel.load` and `list[list[float]]` instead.
 """
 
 import os

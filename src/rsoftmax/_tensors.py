@@ -5,10 +5,9 @@ The only module that uses private names of torch. If a release of torch lacks on
 everything runs on the reference, and nothing fails.
 """
 
-import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -30,10 +29,6 @@ except ImportError:
     _complete = False
 
 is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # without it, compiling counts as exporting
-try:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-except ImportError:
-    FakeTensorMode = None  # type: ignore[assignment, misc]
 
 Value = float | Tensor  # of a mapping's parameter
 
@@ -101,20 +96,6 @@ def all_or_none(condition: Tensor) -> bool | None:
 def clone_if_inference(tensor: Tensor | None) -> Tensor | None:
     """The tensor, or its copy if it was created in inference mode: autograd cannot save such tensors for backward."""
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
-
-
-@contextmanager
-def without_values() -> Iterator[None]:
-    """A context in which torch computes shapes and dtypes only, and does not log operators that need values."""
-    if FakeTensorMode is None:
-        raise RuntimeError("this release of torch has no FakeTensorMode")
-    log = logging.getLogger(FakeTensorMode.__module__)
-    before, log.disabled = log.disabled, True
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False):
-            yield
-    finally:
-        log.disabled = before
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
+
+try:
+    from transformers import LogitsProcessor
+except ImportError as missing:
+    raise ImportError(f"rsoftmax.sampling needs {missing.name}: pip install 'rsoftmax[attention]'") from missing
 
 from rsoftmax.mappings import EDGE, R, T, k_softmax, r_softmax, t_softmax
 from rsoftmax.registry import check_option, row_function

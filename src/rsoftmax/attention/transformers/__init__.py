@@ -13,6 +13,13 @@ The first call registers every mapping as an ``attn_implementation`` of transfor
 Needs ``pip install 'rsoftmax[attention]'``.
 """
 
+try:
+    import transformers  # noqa: F401
+except ImportError as missing:
+    raise ImportError(
+        f"rsoftmax.attention.transformers needs {missing.name}: pip install 'rsoftmax[attention]'"
+    ) from missing
+
 from rsoftmax.attention.transformers.api import (
     HeadTable,
     SparsitySchedule,

@@ -41,7 +41,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         verbose: 1 shows a progress bar.
 
     ``make_pipeline(Embedder(folder), ExpectedF1Classifier(LogisticRegression()))`` classifies texts. Copies of an
-    embedder share the encoder, which is neither fitted nor pickled. Needs ``pip install 'rsoftmax[hf]'``.
+    embedder share the encoder, which is neither fitted nor pickled. Needs ``pip install 'rsoftmax[labels]'``.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 @lru_cache(maxsize=2)  # clones in a search or a cross-validation share it
 def _load_encoder(source: str, pooling: str | None, normalize: bool | None, max_tokens: int | None) -> Any:
-    """An encoder with a head that is not used; by name, as rsoftmax.labels does not depend on transformers."""
+    """An encoder with a head that is not used; by name, as the estimators do not depend on transformers."""
     label_model = import_module("rsoftmax.labels").LabelModel
     options = {"pooling": pooling, "normalize": normalize, "max_tokens": max_tokens}
     return label_model.from_encoder(source, ["unused"], **options)

@@ -339,7 +339,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             items: texts, or images as paths or Pillow images.
             y: the names for each item, or a matrix of 0 and 1.
             finetune: train the encoder too, with the Trainer. Otherwise every item is embedded once and only the head
-                is trained, which takes seconds to minutes, and needs ``pip install 'rsoftmax[sklearn]'``.
+                is trained, which takes seconds to minutes, and needs ``pip install 'rsoftmax[labels]'``.
             settings: validation, guarantee, random_state, verbose; with ``finetune`` also those of
                 :func:`rsoftmax.labels.models.finetuning.finetune` (epochs, lr, batch_size, patience, checkpoints), and
                 validation is a tenth of the items by default; otherwise those of :class:`SparseLabelClassifier`.

@@ -64,7 +64,8 @@ struct AttentionFunctions {
     // Adds the gradient of the threshold to those of scores; returns the gradient in the parameter.
     double (*propagate_threshold)(const ScoreRow&, const RowState&, double total, GradientReceiver&);
 };
-extern const AttentionFunctions attention_functions[operation_count];
+// One entry for each operation, in the order of operation_names.
+extern const AttentionFunctions* const attention_functions;
 
 namespace {
 

@@ -342,12 +342,15 @@ template <class Op> constexpr AttentionFunctions functions = {
     Op::power != 0, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
     rebuild_list<Op>, propagate_threshold<Op>};
 
-}  // namespace
-
 // In the order of operation_names.
-const AttentionFunctions attention_functions[] = {
+constexpr AttentionFunctions every[] = {
     functions<Softmax>, functions<TSoftmax>, functions<RSoftmax>, functions<RSoftmax>, functions<Sparsemax>,
         functions<Entmax15>,
     functions<AnyEntmax>};
+static_assert(sizeof every / sizeof *every == operation_count, "one entry for each of operation_names");
+
+}  // namespace
+
+const AttentionFunctions* const attention_functions = every;
 
 }  // namespace rsoftmax

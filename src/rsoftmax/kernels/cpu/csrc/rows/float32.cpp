@@ -1,3 +1,3 @@
 #include "functions.h"
 
-const rsoftmax::RowFunctions<float> rsoftmax::float32_functions[] = ROW_FUNCTIONS(float);
+const rsoftmax::RowFunctions<float>* const rsoftmax::float32_functions = row_functions<float>;

@@ -1,3 +1,3 @@
 #include "functions.h"
 
-const rsoftmax::RowFunctions<double> rsoftmax::float64_functions[] = ROW_FUNCTIONS(double);
+const rsoftmax::RowFunctions<double>* const rsoftmax::float64_functions = row_functions<double>;

@@ -39,11 +39,11 @@ template <class Op, class T> long memory_entries(long n) {
 
 template <class Op, class T> constexpr RowFunctions<T> functions = {map_rows<Op, T>, memory_entries<Op, T>};
 
-}  // namespace
-
 // In the order of operation_names.
-#define ROW_FUNCTIONS(T)                                                                           \
-    {functions<Softmax, T>, functions<TSoftmax, T>, functions<RSoftmax, T>, functions<RSoftmax, T>, \
-     functions<Sparsemax, T>, functions<Entmax15, T>, functions<Entmax, T>}
+template <class T> constexpr RowFunctions<T> row_functions[] = {
+    functions<Softmax, T>, functions<TSoftmax, T>, functions<RSoftmax, T>, functions<RSoftmax, T>,
+    functions<Sparsemax, T>, functions<Entmax15, T>, functions<Entmax, T>};
+static_assert(sizeof row_functions<float> == operation_count * sizeof(RowFunctions<float>), "one for each operation");
 
+}  // namespace
 }  // namespace rsoftmax

@@ -1,6 +1,6 @@
 // The operations, one struct for each: whether its parameter is valid, what it needs to know about a row, its
 // probabilities and its gradient.  Must match kernels/reference.py, which defines them, and
-// attention/row_functions.cpp.  To add one, write its struct and name it in call.h and in functions.h.
+// attention/row_functions.cpp.  To add one, write its struct and name it in call.h, functions.h and row_functions.cpp.
 #pragma once
 
 #include "../simd/quotient.h"

@@ -14,8 +14,9 @@ template <class T> struct RowFunctions {
     long (*memory_entries)(long n);
 };
 
-extern const RowFunctions<float> float32_functions[operation_count];
-extern const RowFunctions<double> float64_functions[operation_count];
+// One entry for each operation, in the order of operation_names.
+extern const RowFunctions<float>* const float32_functions;
+extern const RowFunctions<double>* const float64_functions;
 
 // The least and the greatest of `count` numbers of float32 or float64; both NaN if one is.
 struct Extremes { double low, high; };
