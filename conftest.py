@@ -19,7 +19,7 @@ from hypothesis import settings
 from rsoftmax.kernels import KERNELS, use_kernels
 
 # Doctests are collected by import, which needs these packages.
-NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app/*.py"}
+NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app.py"}
 collect_ignore_glob = [files for package, files in NEEDS.items() if not find_spec(package)]
 pytest_plugins = ["encoders", "mulan_sets"]
 SLOW = {"compile", "interpreter", "process", "train", "browser", "cluster"}

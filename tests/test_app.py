@@ -21,16 +21,18 @@ import fastapi
 import gradio
 from fastapi.testclient import TestClient
 
-from rsoftmax.app import page
-from rsoftmax.app.page import LOGITS, MIDDLEWARE, _shows_errors
-from rsoftmax.app.views import (
+from rsoftmax.app import (
+    LOGITS,
+    MIDDLEWARE,
     YES,
+    _shows_errors,
     attend,
     compare,
     gradients,
     half_f1,
     labels_for,
     other_averages,
+    page,
     show_labels,
     thresholds,
 )

@@ -16,7 +16,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.testing import assert_close
 
 from rsoftmax import use_kernels
-from rsoftmax.attention import blocks, graph_op, sparse_attention
+from rsoftmax.attention import blocks, plan, sparse_attention
 from rsoftmax.kernels import cpu
 from rsoftmax.registry import MAPPINGS
 
@@ -188,7 +188,7 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     def used(*_: Any) -> Tensor:
         raise AssertionError("a transform used the operator")
 
-    monkeypatch.setattr(graph_op, "output", used)
+    monkeypatch.setattr(plan, "graph_output", used)
 
 
 @compiles

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from rsoftmax._transformers import max_positions
 from rsoftmax.attention.transformers import head_parameters, set_attention, sparsify, sparsity
-from rsoftmax.attention.transformers.batches import text_batches
-from rsoftmax.attention.transformers.compare import CONFIDENCE, compare, student_quantile
+from rsoftmax.attention.transformers.compare import CONFIDENCE, compare, student_quantile, text_batches
 from rsoftmax.attention.transformers.sparsify import CORRECTIONS, SHARES, certified
 from rsoftmax.attention.transformers.thresholds import BINS, TOP, Histograms, equal_distance, total_variation
 from rsoftmax.cli import app

@@ -1,13 +1,13 @@
 """Attention with any mapping in place of softmax, without holding the whole matrix of weights.
 
-``arguments`` checks them and brings them into one layout; ``reference`` is the definition. ``plan`` computes it in
-eager code, by one kernel where possible and by ``blocks`` otherwise; ``graph_op`` is the operator for compiled code.
+``arguments`` checks them and brings them into one layout; ``reference`` is the definition. ``plan`` computes it by
+one kernel where possible and by ``blocks`` otherwise, in eager code or, as an operator, in compiled code.
 """
 
 from torch import Tensor
 
 from rsoftmax._tensors import Value, in_graph, is_plain, without_autocast
-from rsoftmax.attention import graph_op, plan, reference
+from rsoftmax.attention import plan, reference
 from rsoftmax.attention.arguments import prepare
 from rsoftmax.mappings import MAPPINGS as MAPPINGS  # importing it registers the built-in mappings
 
@@ -79,8 +79,8 @@ def sparse_attention(
         "sparse_attention", tensors, attn_mask, dropout_p, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter
     )
     with without_autocast(query):
-        if in_graph() and graph_op.supports(query.device):
-            o = graph_op.output(args)
+        if in_graph() and plan.has_graph_op(query.device):
+            o = plan.graph_output(args)
         elif not query.is_meta and is_plain(*(x for x in args.tensors if x is not None)):
             o = plan.output(args)
         else:

@@ -73,7 +73,7 @@ def sparsify(
     with usage_errors("--model"):
         from rsoftmax._transformers import load_pretrained, quiet
         from rsoftmax.attention.transformers import register_attention, sparsify
-        from rsoftmax.attention.transformers.batches import text_batches
+        from rsoftmax.attention.transformers.compare import text_batches
 
     path = figure_path(plot, "--plot") if plot else None
     if out.exists():

@@ -18,8 +18,7 @@ import typer
 import rsoftmax
 from rsoftmax._transformers import load_pretrained
 from rsoftmax.attention import head_parameters, register_attention, set_attention
-from rsoftmax.attention.transformers.batches import text_batches
-from rsoftmax.attention.transformers.compare import Comparison, compare
+from rsoftmax.attention.transformers.compare import Comparison, compare, text_batches
 from rsoftmax.attention.transformers.measure import zeros_of
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.registry import MAPPINGS

@@ -30,8 +30,16 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from rsoftmax.attention.transformers.api import HeadTable, head_parameters, pretrained_model, set_attention
-from rsoftmax.attention.transformers.batches import Batch, split_batches, step_of
-from rsoftmax.attention.transformers.compare import CONFIDENCE, Comparison, Tick, compare, restored
+from rsoftmax.attention.transformers.compare import (
+    CONFIDENCE,
+    Batch,
+    Comparison,
+    Tick,
+    compare,
+    restored,
+    split_batches,
+    step_of,
+)
 from rsoftmax.attention.transformers.measure import zeros_of
 from rsoftmax.attention.transformers.saving import certify, register_attention
 from rsoftmax.attention.transformers.thresholds import (

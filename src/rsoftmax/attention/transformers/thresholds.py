@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import HeadTable, pretrained_model
 from rsoftmax.attention.transformers.attend import Observed, Observer, observing
-from rsoftmax.attention.transformers.batches import Batch, step_of
-from rsoftmax.attention.transformers.compare import Tick, outcome_of
+from rsoftmax.attention.transformers.compare import Batch, Tick, outcome_of, step_of
 from rsoftmax.attention.transformers.measure import UNCOMPILED, evaluating, real_pairs, run_observed
 
 Thresholds = list[Tensor]  # [heads], per layer

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state, compute_sample_weight
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight  # has no public counterpart
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import DEFAULTS, Average
-from rsoftmax.labels.estimators._sklearn import check_sample_weight
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds

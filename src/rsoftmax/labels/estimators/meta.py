@@ -15,11 +15,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import check_cv
 from sklearn.utils import Bunch, Tags, check_random_state, get_tags, indexable
+
+# names with an underscore: scikit-learn's estimators share them, and they have no public counterpart
+from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.validation import _check_method_params as check_method_params
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _num_samples as num_samples
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
 from tqdm.auto import tqdm
 
-from rsoftmax.labels.estimators._sklearn import check_method_params, check_sample_weight, num_samples, safe_indexing
 from rsoftmax.labels.estimators.targets import Matrix, Targets, stratified_folds
 
 OOB = "oob"
