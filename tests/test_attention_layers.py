@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from rsoftmax.attention import (
     sparse_sdpa,
 )
 
+pytestmark = pytest.mark.usefixtures("in_float64")
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "batch first": {"batch_first": True},
     "length first": {},
@@ -29,14 +29,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "other widths": {"kdim": 10, "vdim": 6, "batch_first": True},
     "appended keys": {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True},
 }
-
-
-@pytest.fixture(autouse=True)
-def in_float64() -> Iterator[None]:
-    """Equal to torch's modules but for the rounding of float64: how exact float32 is, test_attention_kernel judges."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def masks(batch: int, queries: int, keys: int, heads: int) -> dict[str, dict[str, Any]]:
@@ -153,9 +145,7 @@ def test_the_decoder_layer_is_torchs_with_softmax() -> None:
     for training in (True, False):
         with case(training):
             options = {"tgt_mask": causal, "tgt_is_causal": True}
-            assert_close(
-                ours.train(training)(x, memory, **options), theirs.train(training)(x, memory, **options)
-            )
+            assert_close(ours.train(training)(x, memory, **options), theirs.train(training)(x, memory, **options))
     sparse = TransformerDecoderLayer(8, 2, 16, batch_first=True, mapping="r_softmax", r=0.5).eval()
     assert isinstance(sparse.multihead_attn, MultiheadAttention)
     assert not torch.allclose(sparse(x, memory), theirs(x, memory), atol=1e-3)

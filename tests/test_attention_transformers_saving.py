@@ -45,6 +45,8 @@ from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import head_counts
 from rsoftmax.mappings import MAPPINGS, MappingSpec, sparsemax, t_softmax
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 
 @pytest.mark.parametrize(
     "r",
