@@ -77,7 +77,7 @@ def test_it_does_for_every_mapping_and_dtype() -> None:
 
 @compiles
 def test_inductor_gives_them_too_with_a_learnable_rate_and_bias() -> None:
-    options = {"attn_mask": torch.randn(4, 7, 9), "r": torch.full((4,), 0.4)}
+    options: dict[str, Any] = {"attn_mask": torch.randn(4, 7, 9), "r": torch.full((4,), 0.4)}
     check_attention(torch.compile(sparse_attention, fullgraph=True), *qkv(), mapping="r_softmax", **options)
 
 
