@@ -302,7 +302,7 @@ def pretrained_model(module: nn.Module) -> PreTrainedModel:
             f"{kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
             " replace_attention, for calls of F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
-    raise ValueError(f"{kind} contains several Transformers models; pass one of them: {', '.join(models)}")
+    raise ValueError(f"{kind} contains several models; call it on each: {', '.join(models)}")
 
 
 def parameters_by_layer(model: PreTrainedModel) -> dict[str, HeadParameter]:

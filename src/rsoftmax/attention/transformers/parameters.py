@@ -170,7 +170,7 @@ def per_head(value: HeadValues, parameter: ParamSpec, heads: Sequence[int], call
     if len(layers) == len(heads) and all(x.shape in ((), (size,)) for x, size in zip(layers, heads, strict=True)):
         return [layer.expand(size).clone() for layer, size in zip(layers, heads, strict=True)]
     sizes = " or ".join(map(str, sorted(set(heads))))
-    got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{len(layers)} layers, {value!r}"
+    got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{len(layers)} rows, {value!r}"
     raise ShapeError(
         f"{caller}: {parameter.name} must be a number, {len(heads)} numbers (one per layer) or a table of {len(heads)}"
         f" layers x {sizes} heads, got {got}; attention_layers(model) lists the layers in order"
