@@ -32,7 +32,7 @@ test: check
 test-all: check
 	@$(BIN)/pytest $(PARALLEL)
 
-# Tests whose verdict depends on instruction sets, threads or seeds: the short suite in six environments, or
+# Tests whose verdict depends on instruction sets, threads or seeds: the short suite in seven environments, or
 # TESTS="-m train" and other arguments of pytest.
 test-fragile: .venv/installed-dev
 	@$(BIN)/python tools/fragile.py $(TESTS)

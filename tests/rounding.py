@@ -252,7 +252,10 @@ class Rows:
         of_mean = (self.of_sum + self.saved.eps * (self.saved.bits < 32)) * size
         own = 4 * UNIT * ds[0].abs() + (of_mean * self.slopes()).where(has_gradient, 0)
         own += UNIT64 * dp.abs().amax(-1, keepdim=True)
-        return [spread(ds, own.where(self.s.isfinite(), 0)), *dvalue]
+        own = own.where(self.s.isfinite(), 0)
+        # a parameter moves the threshold, like the score below it, whose gradient has the same relative rounding
+        relative = torch.where((self.p == 0) & (ds[0] != 0), own / ds[0].abs(), 0).amax(-1, keepdim=True)
+        return [spread(ds, own), *(spread(d, relative * d[0].abs()) for d in dvalue)]
 
     def slopes(self) -> Tensor:
         """About the derivative of the sum that normalises, relative to it, in each score: that of (s - theta) e^s."""

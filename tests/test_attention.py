@@ -370,7 +370,7 @@ class Largest(TorchDispatchMode):
 def test_the_whole_matrix_is_never_held(mapping: MappingSpec) -> None:
     inputs = qkv(heads=2, rows=200, length=200)
     keep = torch.rand(2, 1, 1, 200) < 0.9
-    with block_size(1 << 14), Largest() as largest:  # type: ignore[no-untyped-call]
+    with threads(1), block_size(1 << 14), Largest() as largest:  # type: ignore[no-untyped-call]
         sparse_attention(*inputs, keep, **given(mapping)).sum().backward()
     assert largest.elements <= 1 << 14 < 2 * 2 * 200 * 200 / 5
 
