@@ -220,11 +220,11 @@ def test_sparse_sdpa_serves_calls_and_restores_torch() -> None:
     before = F.scaled_dot_product_attention
     q, k, v = torch.randn(3, 2, 4, 6, 8)
     mask = torch.rand(6, 6) < 0.8
-    with sparse_sdpa("softmax") as served:
+    with sparse_sdpa("softmax") as counter:
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3)
         with torch.no_grad():
             nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()(torch.randn(2, 5, 8))
-    assert served.calls == 2
+    assert counter.calls == 2
     assert F.scaled_dot_product_attention is before
     assert_close(found, before(q, k, v, attn_mask=mask, scale=0.3), **CLOSE)
     with sparse_sdpa("k_softmax", k=2, edge=0):
@@ -248,10 +248,10 @@ def test_modules_and_the_context_compile() -> None:
     for training in (True, False):
         assert_close(compiled.train(training)(x), layer.train(training)(x))
     torch._dynamo.reset()
-    with sparse_sdpa("t_softmax", t=1.0) as served:
+    with sparse_sdpa("t_softmax", t=1.0) as counter:
         attend = torch.compile(lambda x: F.scaled_dot_product_attention(x, x, x), backend="aot_eager")
         assert_close(attend(x[None]), F.scaled_dot_product_attention(x[None], x[None], x[None]))
-    assert served.calls > 0
+    assert counter.calls > 0
 
 
 def test_the_scale_log_n_is_learned_for_each_head_and_ignores_padding() -> None:

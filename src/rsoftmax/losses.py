@@ -122,7 +122,11 @@ def _fenchel_young(
     p = entmax(x, alpha)
     mean = (torch.where(x == -math.inf, 0, x) * p).sum(-1)
     x_y = x.gather(-1, torch.where(used, targets, 0).unsqueeze(-1)).squeeze(-1)
-    loss = torch.where(used, _entropy(p, alpha) + mean - x_y, 0)
+    log_p = torch.where(
+        p > 0, p, 1
+    ).log()  # the entropy: the sum of -p (p^b - 1) / (alpha b), b = alpha - 1, or -p log p
+    entropy = -(p * log_p * _expm1_quotient((alpha - 1) * log_p) / alpha).sum(-1)
+    loss = torch.where(used, entropy + mean - x_y, 0)
     if reduction == "mean":
         return loss.sum() / used.sum()
     return loss.sum() if reduction == "sum" else loss
@@ -147,12 +151,6 @@ def _used_targets(name: str, logits: Tensor, targets: Tensor, dim: int, ignore_i
             f" got {targets[~valid][0].item()}"
         )
     return used
-
-
-def _entropy(p: Tensor, alpha: Value) -> Tensor:
-    """H of each row: the sum of -p (p^b - 1) / (alpha b), b = alpha - 1, which goes to -p log p as b goes to 0."""
-    log_p = torch.where(p > 0, p, 1).log()
-    return -(p * log_p * _expm1_quotient((alpha - 1) * log_p) / alpha).sum(-1)
 
 
 def _expm1_quotient(t: Tensor) -> Tensor:

@@ -77,10 +77,11 @@ class _Block(NamedTuple):
         part = (self.batch, self.heads, ALL, self.queries, self.keys)
         return reference.dropout_factors(args.seed or 0, args.dropped, full, args.q, part)
 
-    def _cut(self, x: Any, rows: slice, entries: slice) -> Any:
+    def _cut(self, x: Any, length: slice, last: slice) -> Any:
+        """A part of [B, H, G, length, last]."""
         if x is None:
             return None
-        parts = zip(x.shape, (self.batch, self.heads, ALL, rows, entries), strict=True)
+        parts = zip(x.shape, (self.batch, self.heads, ALL, length, last), strict=True)
         return x[tuple([ALL if n == 1 else part for n, part in parts])]
 
 

@@ -348,14 +348,14 @@ def _with_mapping(
 
 
 @dataclass
-class Served:
-    """How many calls :func:`sparse_sdpa` has served."""
+class CallCounter:
+    """The number of calls that :func:`sparse_sdpa` has replaced."""
 
     calls: int = 0
 
 
 @contextmanager
-def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
+def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[CallCounter]:
     """Replace :func:`torch.nn.functional.scaled_dot_product_attention` within a ``with`` block.
 
     For code that calls ``F.scaled_dot_product_attention``: timm, sentence-transformers, or your own. Code that imported
@@ -368,32 +368,32 @@ def sparse_sdpa(mapping: str, **parameter: Value) -> Iterator[Served]:
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=0.0``.
 
     Yields:
-        A counter: ``served.calls`` is the number of calls so far.
+        A counter: ``counter.calls`` is the number of calls so far.
 
     Warns:
-        UserWarning: at the end, if no call was served.
+        UserWarning: at the end, if there was no call.
 
     Example:
         >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
-        >>> with sparse_sdpa("t_softmax", t=6.0, edge=0.0) as served:
+        >>> with sparse_sdpa("t_softmax", t=6.0, edge=0.0) as counter:
         ...     output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        >>> served.calls
+        >>> counter.calls
         1
     """
     _mapping_module("sparse_sdpa", mapping, False, parameter)  # raises for wrong arguments
     attention: Callable[..., Tensor] = partial(sparse_attention, mapping=mapping, **parameter)  # type: ignore[arg-type]
-    served, before, fast = Served(), F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
+    counter, before, fast = CallCounter(), F.scaled_dot_product_attention, torch.backends.mha.get_fastpath_enabled()
 
     def attend(*arguments: Any, **options: Any) -> Tensor:
-        served.calls += 1
+        counter.calls += 1
         return attention(*arguments, **options)
 
     F.scaled_dot_product_attention = attend
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield served
+        yield counter
     finally:
         F.scaled_dot_product_attention = before
         torch.backends.mha.set_fastpath_enabled(fast)
-    if not served.calls:
+    if not counter.calls:
         warnings.warn("sparse_sdpa: no call of F.scaled_dot_product_attention within the block", stacklevel=3)

@@ -114,10 +114,10 @@ def dropout_factors(
         tensor([[0., 2., 2., 2., 2., 0., 2., 0.],
                 [0., 0., 0., 0., 0., 0., 0., 2.]])
     """
-    rows = torch.arange(math.prod(full[:-1]), device=like.device).reshape(full[:-1])[part[:-1]]
+    queries = torch.arange(math.prod(full[:-1]), device=like.device).reshape(full[:-1])[part[:-1]]
     keys = torch.arange(full[-1], device=like.device)[part[-1:]]
-    row_keys = _hash((_hash((rows ^ seed) & WORD) + (seed >> 32)) & WORD)
-    draws = _hash((keys * 0x9E3779B9 + row_keys[..., None]) & WORD) >> 16
+    hashes = _hash((_hash((queries ^ seed) & WORD) + (seed >> 32)) & WORD)
+    draws = _hash((keys * 0x9E3779B9 + hashes[..., None]) & WORD) >> 16
     return (draws >= dropped).to(like.dtype).mul_(STEPS / (STEPS - dropped) if dropped < STEPS else 0)
 
 

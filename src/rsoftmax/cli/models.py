@@ -36,7 +36,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a labelled table: F1 scores, scores by label, calibration."""
     from rsoftmax.labels.models.base import unknown_labels
-    from rsoftmax.labels.models.card import printable
+    from rsoftmax.labels.models.card import list_names, printable
     from rsoftmax.labels.models.tables import read
 
     path = None if plot is None else figure_path(plot, "--plot")
@@ -51,7 +51,7 @@ def evaluate(
         warn_truncated(loaded, items)
         scores = loaded.evaluate(items, y, strict=strict, verbose=not json)
     if unknown := unknown_labels(y, loaded.names):
-        listed = ", ".join(map(printable, unknown[:SHOWN])) + (", ..." if len(unknown) > SHOWN else "")
+        listed = list_names(map(printable, unknown), SHOWN)
         typer.echo(f"{count_of(len(unknown), 'label')} unknown to the model, counted as missed: {listed}", err=True)
     if json:
         from json import dumps

@@ -20,7 +20,7 @@ PREDICTED = ("predicted_labels", "predicted_probabilities")
 Predictions = list[dict[str, float]]
 
 
-class Inputs(NamedTuple):
+class NamedItems(NamedTuple):
     """The items to label, their names in the output, and the table that they come from, if any."""
 
     items: list[Any]
@@ -81,7 +81,7 @@ def predict(
         typer.echo(f"wrote {show}", err=json or csv)
 
 
-def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | None]) -> Inputs:
+def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | None]) -> NamedItems:
     """The items of a table, or those on the command line."""
     from rsoftmax.labels.models.tables import READERS, read
 
@@ -92,15 +92,15 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
             table = read(Path(word))
             column = column_for(model, modality, columns.get(modality))
             items = read_items(table, modality, column, getattr(model.config, "categories", None))
-        return Inputs(items, [str(row) for row in range(1, len(items) + 1)], table)
+        return NamedItems(items, [str(row) for row in range(1, len(items) + 1)], table)
     if modality == "features":
         raise typer.BadParameter(f"pass the rows as a table: {', '.join(READERS)}", param_hint="DATA")
     with usage_errors("DATA"):
         if modality == "text":
             texts = _texts(data)
-            return Inputs(texts, texts)
+            return NamedItems(texts, texts)
         paths = [image for path in data for image in _images(Path(path))]
-    return Inputs(paths, [path.name for path in paths])
+    return NamedItems(paths, [path.name for path in paths])
 
 
 def _texts(texts: list[str]) -> list[str]:
@@ -133,7 +133,7 @@ def _images(path: Path) -> list[Path]:
     return images
 
 
-def _openable(paths: list[Path], skip_bad: bool) -> Inputs:
+def _openable(paths: list[Path], skip_bad: bool) -> NamedItems:
     """The images that can be opened; without ``skip_bad``, the first one that cannot is an error."""
     from rsoftmax.labels.models.images import BadImageError, open_image
 
@@ -147,10 +147,10 @@ def _openable(paths: list[Path], skip_bad: bool) -> Inputs:
                 raise typer.BadParameter(f"{error}; pass --skip-bad to skip it", param_hint="DATA") from None
     if len(openable) < len(paths):
         typer.echo(f"skipped {len(paths) - len(openable)} of {len(paths)} images, which cannot be opened", err=True)
-    return Inputs(openable, [path.name for path in openable])
+    return NamedItems(openable, [path.name for path in openable])
 
 
-def _figure_paths(data: list[str], inputs: Inputs, show: Path) -> list[Path]:
+def _figure_paths(data: list[str], inputs: NamedItems, show: Path) -> list[Path]:
     """The file of each item's figure; in a folder, named after the image if that is unique, otherwise numbered."""
     from rsoftmax.plots import formats
 
@@ -166,7 +166,7 @@ def _figure_paths(data: list[str], inputs: Inputs, show: Path) -> list[Path]:
     return [show / f"{name}.png" for name in names]
 
 
-def _draw(inputs: Inputs, predicted: Predictions, every: Predictions, figures: list[Path]) -> None:
+def _draw(inputs: NamedItems, predicted: Predictions, every: Predictions, figures: list[Path]) -> None:
     """Plot each item with its predicted labels, and with the others as runners-up."""
     from rsoftmax.labels.models.images import open_image
     from rsoftmax.plots import draw_labels
@@ -177,7 +177,7 @@ def _draw(inputs: Inputs, predicted: Predictions, every: Predictions, figures: l
         draw_labels(shown, marginals, labels, figure, name)
 
 
-def _text_lines(inputs: Inputs, predictions: Predictions) -> Iterator[str]:
+def _text_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
     from rsoftmax.labels.models.card import printable, readable
 
     for name, labels in zip(inputs.names, predictions, strict=True):
@@ -185,14 +185,14 @@ def _text_lines(inputs: Inputs, predictions: Predictions) -> Iterator[str]:
         yield f"{printable(name)}: {listed or 'no label'}"
 
 
-def _json_lines(inputs: Inputs, predictions: Predictions) -> Iterator[str]:
+def _json_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
     from json import dumps
 
     for name, labels in zip(inputs.names, predictions, strict=True):
         yield dumps({"item": name, "labels": labels}, ensure_ascii=False)
 
 
-def _csv_lines(inputs: Inputs, predictions: Predictions, separator: str, names: list[str] | None) -> Iterator[str]:
+def _csv_lines(inputs: NamedItems, predictions: Predictions, separator: str, names: list[str] | None) -> Iterator[str]:
     """The columns of the table, or the items, and the predicted labels, or the probabilities of ``names``."""
     from rsoftmax.labels.models.tables import csv_line
 

@@ -185,8 +185,8 @@ def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
 
     scores = model.evaluation
     if "guarantee" in scores:
-        lacking = len(scores.get("not_guaranteed", ()))
-        exceptions = f", except for {count_of(lacking, 'label')} with too few rows" if lacking else ""
+        uncontrolled = len(scores.get("not_guaranteed", ()))
+        exceptions = f", except for {count_of(uncontrolled, 'label')} with too few rows" if uncontrolled else ""
         typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
     where = (
         f"cross-validated on {rows} rows"

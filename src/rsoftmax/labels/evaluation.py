@@ -130,11 +130,15 @@ class Evaluation:
 
     def headline(self) -> dict[str, float]:
         """Return the overall scores by title."""
-        titles = {f"{name} F1": float(getattr(self, name)) for name in ("micro", "macro", "samples")}
-        if self.absent:
-            titles[f"macro F1, {len(self.absent)} absent labels counted as 1 or 0"] = self.macro_with_absent
-        titles |= {f"precision at {k}": precision for k, precision in self.precision_at.items()}
-        return titles | {"Brier score": self.brier, "calibration error": self.calibration_error}
+        title = f"macro F1, {len(self.absent)} absent labels counted as 1 or 0"
+        return headline(vars(self), {title: self.macro_with_absent} if self.absent else {})
+
+
+def headline(scores: dict[str, Any], further_f1: dict[str, float]) -> dict[str, Any]:
+    """The overall scores by title, from an evaluation or its JSON."""
+    titles = {f"{name} F1": scores[name] for name in ("micro", "macro", "samples")} | further_f1
+    titles |= {f"precision at {k}": precision for k, precision in scores["precision_at"].items()}
+    return titles | {"Brier score": scores["brier"], "calibration error": scores["calibration_error"]}
 
 
 def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[str]) -> Evaluation:

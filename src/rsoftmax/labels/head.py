@@ -155,7 +155,12 @@ class MultiLabelHead(nn.Module):
         return reduce_samples("MultiLabelHead.loss", loss, reduction)
 
     def calibrate(
-        self, scores: Output | Scores | Tensor, y: Tensor, *, weight: Tensor | None = None, calibration: bool = True
+        self,
+        scores: Output | Scores | Tensor,
+        y: Tensor,
+        *,
+        weight: Tensor | None = None,
+        calibrate_scores: bool = True,
     ) -> Self:
         """Fit calibration and thresholds on held-out samples; both are buffers of the decoder.
 
@@ -163,11 +168,11 @@ class MultiLabelHead(nn.Module):
             scores: scores, or logits, of these samples, [samples, K].
             y: their labels, [samples, K], 0 or 1; NaN where unknown.
             weight: weights of the samples, [samples, 1].
-            calibration: False fits the thresholds only.
+            calibrate_scores: False takes the scores as log-odds and fits the thresholds only.
         """
         scores = _as_scores(scores)
         margins, y = scores.margins.detach(), y.to(torch.float64)
-        self.decoder.fit(margins, y, scores.no_label_margin, weight=weight, calibrate=calibration)
+        self.decoder.fit(margins, y, scores.no_label_margin, weight=weight, calibrate=calibrate_scores)
         return self
 
     @torch.no_grad()

@@ -97,10 +97,10 @@ def implementation(config: PreTrainedConfig) -> str | None:
 
 def implementations(config: PreTrainedConfig) -> Implementation:
     """The attention implementation, or a dictionary if parts of the configuration differ from the whole."""
-    own = implementation(config)
+    whole = implementation(config)
     configs = {key: part for key in config.sub_configs if (part := getattr(config, key, None)) is not None}
-    parts = {key: implementations(part) or own for key, part in configs.items()}
-    return own if all(part == own for part in parts.values()) else {"": own, **parts}
+    parts = {key: implementations(part) or whole for key, part in configs.items()}
+    return whole if all(part == whole for part in parts.values()) else {"": whole, **parts}
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:

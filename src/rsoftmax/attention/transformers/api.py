@@ -87,11 +87,11 @@ def set_attention(
     before = adapter.implementations(host.config)
     host.set_attn_implementation(mapping)
     for name, module in modules.items():
-        if (used := adapter.implementation(module.config)) != mapping:  # type: ignore[arg-type]
+        if (implementation := adapter.implementation(module.config)) != mapping:  # type: ignore[arg-type]
             host.set_attn_implementation(before)  # type: ignore[arg-type]
-            raise refusal(host, f"{name} would keep {used!r} attention")
-    for module, own in zip_longest(modules.values(), new):
-        attach(module, own)
+            raise refusal(host, f"{name} would keep {implementation!r} attention")
+    for module, head_parameter in zip_longest(modules.values(), new):
+        attach(module, head_parameter)
     remember(host.config, setting)
 
 
@@ -115,20 +115,20 @@ def set_head_parameters(model: nn.Module, value: HeadValues) -> None:
     Tensors are changed in place, so a compiled model is not recompiled.
     """
     host = pretrained_model(model)
-    own = list(own_parameters(host).values())
-    heads = [len(each.values) for each in own]
-    layers = per_head(value, own[0].parameter, heads, "set_head_parameters")  # type: ignore[arg-type]
-    before = [each.stored.detach().clone() for each in own]
+    parameters = list(parameters_by_layer(host).values())
+    heads = [len(head_parameter.values) for head_parameter in parameters]
+    layers = per_head(value, parameters[0].parameter, heads, "set_head_parameters")  # type: ignore[arg-type]
+    before = [head_parameter.stored.detach().clone() for head_parameter in parameters]
     try:
-        for each, values in zip(own, layers, strict=True):
-            each.values = values
+        for head_parameter, values in zip(parameters, layers, strict=True):
+            head_parameter.values = values
     except ValueError:  # a learnable parameter cannot lie at the end of its domain
-        for each, stored in zip(own, before, strict=True):
-            each.stored.data.copy_(stored)
+        for head_parameter, stored in zip(parameters, before, strict=True):
+            head_parameter.stored.data.copy_(stored)
         raise
-    for each in own:
-        each.max_length = None
-    first = own[0]
+    for head_parameter in parameters:
+        head_parameter.max_length = None
+    first = parameters[0]
     remember(host.config, Setting(value, first.learnable, first.options.get("edge"), first.log_scale is not None))
 
 
@@ -150,13 +150,13 @@ def head_parameters(model: nn.Module) -> "HeadTable":
         layers.0.attention  0.150  0.100  0.200
         layers.1.attention  0.350  0.300  0.400
     """
-    own = own_parameters(pretrained_model(model))
-    parameter = next(iter(own.values())).parameter
-    return HeadTable.of(parameter.name, {name: each.values for name, each in own.items()})  # type: ignore[union-attr]
+    parameters = parameters_by_layer(pretrained_model(model))
+    title = next(iter(parameters.values())).parameter.name  # type: ignore[union-attr]
+    return HeadTable.of(title, {layer: head_parameter.values for layer, head_parameter in parameters.items()})
 
 
 def attention_layers(model: nn.Module) -> list[str]:
-    """The names of a model's attention modules, in the order of the rows of a parameter table.
+    """The names of a model's attention modules, in the order of a parameter table.
 
     Args:
         model: as in :func:`set_attention`.
@@ -192,10 +192,11 @@ def parameter_groups(model: nn.Module, lr: float, parameter_lr: float = 0.01) ->
         >>> set_attention(model, "r_softmax", r=0.15, learnable=True)
         >>> optimizer = torch.optim.AdamW(parameter_groups(model, lr=2e-5))
     """
-    own = {id(p) for module in model.modules() if isinstance(module, HeadParameter) for p in module.parameters()}
-    if not own:
+    learned = {id(p) for module in model.modules() if isinstance(module, HeadParameter) for p in module.parameters()}
+    if not learned:
         raise ValueError("parameter_groups: no mapping of the model learns anything; use set_attention(learnable=True)")
-    weights, learnable = ([p for p in model.parameters() if (id(p) in own) == ours] for ours in (False, True))
+    weights = [p for p in model.parameters() if id(p) not in learned]
+    learnable = [p for p in model.parameters() if id(p) in learned]
     return [{"params": weights, "lr": lr}, {"params": learnable, "lr": parameter_lr, "weight_decay": 0.0}]
 
 
@@ -205,7 +206,7 @@ class HeadTable:
 
     Attributes:
         title: what the numbers are.
-        layers: the layers' names, in the order of the rows.
+        layers: the layers' names, in the order of ``values``.
         values: ``[layers, heads]``, padded with NaN where layers have fewer heads.
     """
 
@@ -226,9 +227,10 @@ class HeadTable:
     def __str__(self) -> str:
         width = max(map(len, (self.title, *self.layers)))
         lines = [[self.title, "mean", *map(str, range(self.values.shape[1]))]]
-        for name, row in zip(self.layers, self.values, strict=True):
-            lines.append([name, *(f"{number:.3f}" for number in [row.nanmean().item(), *row[~row.isnan()].tolist()])])
-        return "\n".join(" ".join([f"{name:{width}}", *(f"{cell:>6}" for cell in row)]) for name, *row in lines)
+        for name, heads in zip(self.layers, self.values, strict=True):
+            numbers = [heads.nanmean().item(), *heads[~heads.isnan()].tolist()]
+            lines.append([name, *(f"{number:.3f}" for number in numbers)])
+        return "\n".join(" ".join([f"{name:{width}}", *(f"{cell:>6}" for cell in cells)]) for name, *cells in lines)
 
 
 SHAPES: dict[str, Callable[[float], float]] = {
@@ -268,10 +270,10 @@ class SparsitySchedule(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Check the final rate against the model before training."""
         host = pretrained_model(kwargs["model"])
-        if (used := adapter.implementation(host.config)) != "r_softmax":
+        if (implementation := adapter.implementation(host.config)) != "r_softmax":
             remedy = "call set_attention(model, 'r_softmax', r=0) first"
-            raise ValueError(f"SparsitySchedule is for r_softmax, but the model uses {used!r}; {remedy}")
-        if any(own.learnable for own in own_parameters(host).values()):
+            raise ValueError(f"SparsitySchedule is for r_softmax, but the model uses {implementation!r}; {remedy}")
+        if any(head_parameter.learnable for head_parameter in parameters_by_layer(host).values()):
             raise ValueError("SparsitySchedule: the model's rates are learnable; call set_attention(learnable=False)")
         set_head_parameters(host, self.r)
         self.on_step_begin(args, state, control, **kwargs)
@@ -297,20 +299,22 @@ def pretrained_model(module: nn.Module) -> PreTrainedModel:
     kind = type(module).__name__
     if not models:
         raise TypeError(
-            f"set_attention: {kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
+            f"{kind} neither is nor contains a Transformers model; for nn.MultiheadAttention use"
             " replace_attention, for calls of F.scaled_dot_product_attention sparse_sdpa, both of rsoftmax.attention"
         )
-    raise ValueError(f"set_attention: {kind} contains several models; call it on each: {', '.join(models)}")
+    raise ValueError(f"{kind} contains several models; call it on each: {', '.join(models)}")
 
 
-def own_parameters(model: PreTrainedModel) -> dict[str, HeadParameter]:
+def parameters_by_layer(model: PreTrainedModel) -> dict[str, HeadParameter]:
     """What a mapping with a parameter added to a model's attention modules, by name; raises if there is nothing."""
-    added = {name: parameter_of(module) for name, module in adapter.attention_modules(model).items()}
-    own = {name: each for name, each in added.items() if each is not None and each.parameter is not None}
-    if not own:
-        used = adapter.implementation(model.config)
+    parameters: dict[str, HeadParameter] = {}
+    for name, module in adapter.attention_modules(model).items():
+        if (head_parameter := parameter_of(module)) is not None and head_parameter.parameter is not None:
+            parameters[name] = head_parameter
+    if not parameters:
+        implementation = adapter.implementation(model.config)
         raise ValueError(
-            f"{type(model).__name__} uses {used!r} attention, which has no parameter;"
+            f"{type(model).__name__} uses {implementation!r} attention, which has no parameter;"
             " call set_attention(model, 'r_softmax', r=...) first"
         )
-    return own
+    return parameters

@@ -18,8 +18,8 @@ from rsoftmax.registry import MAPPINGS
 BLOCK = 1 << 24  # weights that are observed at a time
 
 
-class Observed(NamedTuple):
-    """The attention weights of some queries of one call."""
+class AttentionCall(NamedTuple):
+    """One call of an attention module: the weights of some of its queries."""
 
     module: nn.Module  # the calling attention module
     weights: Tensor  # [batch, heads, queries, keys]
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
 class Observer(NamedTuple):
     """Receives the weights of attention calls."""
 
-    observe: Callable[[Observed], None] | None  # called with blocks of the weights of each call
+    observe: Callable[[AttentionCall], None] | None  # called with blocks of the weights of each call
     step: int = 1  # observe every step-th query
     replace: Callable[[nn.Module, Tensor], Tensor] | None = None  # of each output [batch, heads, queries, width]
 
@@ -57,7 +57,7 @@ class Observer(NamedTuple):
                 part = visible if part is None else _add_bias(visible, part)
             weights = attention_weights(query[:, :, queries], key, part, **setting)
             keep = part if part is None or part.dtype == torch.bool else part != -math.inf
-            self.observe(Observed(module, weights, keep, queries, count, value))  # type: ignore[misc]
+            self.observe(AttentionCall(module, weights, keep, queries, count, value))  # type: ignore[misc]
 
 
 _observers: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
@@ -109,10 +109,11 @@ def attend(
     mask = _add_bias(mask, position_bias)
     setting: dict[str, Any] = {"scale": scaling, "enable_gqa": True, "mapping": mapping}
     setting |= _parameter(mapping, module, key.shape[2])
-    own = parameter_of(module)
-    if own is not None and own.name == mapping and own.log_scale is not None:  # the mapping that is in use now
+    head_parameter = parameter_of(module)
+    is_used = head_parameter is not None and head_parameter.name == mapping  # not that of a mapping set before
+    if is_used and (log_scale := head_parameter.log_scale) is not None:  # type: ignore[union-attr]
         usual = 1.0 if scaling is None else scaling * math.sqrt(query.shape[-1])
-        query = (query * (usual * own.log_scale)[:, None, None]).to(query.dtype)
+        query = (query * (usual * log_scale)[:, None, None]).to(query.dtype)
         setting |= {"scale": None, "log_n_scale": True}
     output = sparse_attention(query, key, value, mask, dropout, causal, **setting)
     for observer in () if torch.compiler.is_compiling() else _observers.get():  # Dynamo cannot trace a ContextVar
@@ -135,17 +136,17 @@ def observing(observer: Observer) -> Iterator[None]:
 
 def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:
     """The parameter of the mapping and its options, as arguments of :func:`sparse_attention`."""
-    parameter, own = MAPPINGS[mapping].parameter, parameter_of(module)
+    parameter, head_parameter = MAPPINGS[mapping].parameter, parameter_of(module)
     if parameter is None:
         return {}
-    if own is None or own.name != mapping:
+    if head_parameter is None or head_parameter.name != mapping:
         name = parameter.name
         raise ValueError(
             f"{type(module).__name__} has no {name}: attn_implementation={mapping!r} alone does not set it;"
             f" call set_attention(model, {mapping!r}, {name}=...)"
         )
-    own.check_length(keys)
-    return {parameter.name: own.loaded_value(), **own.options}
+    head_parameter.check_length(keys)
+    return {parameter.name: head_parameter.loaded_value(), **head_parameter.options}
 
 
 def _add_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:

@@ -25,7 +25,7 @@ OBSERVED = 128  # queries per text whose weights are observed
 CONFIDENCE = 0.95  # of upper bounds
 LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
 KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
-LABELS = "KL divergence of the labels from the dense model"  # logits are log-odds
+LABEL_KL = "KL divergence of the labels from the dense model"  # logits are log-odds
 
 
 def compare(
@@ -36,10 +36,10 @@ def compare(
     Dense means the model as it is, or with softmax if it is sparse already.
     """
     host, results = pretrained_model(model), [Comparison() for _ in settings]
-    used = adapter.implementations(host.config)
-    dense: Any = "softmax" if isinstance(used, str) and used in MAPPINGS else used
-    own = filter(None, map(parameter_of, adapter.attention_modules(host).values()))
-    if any(each.log_scale is not None for each in own):
+    before: Any = adapter.implementations(host.config)
+    dense = "softmax" if isinstance(before, str) and before in MAPPINGS else before
+    head_parameters = filter(None, map(parameter_of, adapter.attention_modules(host).values()))
+    if any(head_parameter.log_scale is not None for head_parameter in head_parameters):
         raise ValueError("the model has log_n_scale, without which softmax is another model: nothing to compare with")
     with restored(model):
         for batch in batches:
@@ -68,7 +68,7 @@ class Comparison:
         self._errors.append(dense.error(sparse).double())
         self._text.append(dense.text + self.texts)
         self._lengths.append(dense.length)
-        self._sums += torch.tensor([[each.seconds, each.loss * len(each.values)] for each in (dense, sparse)]).T
+        self._sums += torch.tensor([[run.seconds, run.loss * len(run.values)] for run in (dense, sparse)]).T
         self.metric, self.texts = dense.metric, self.texts + int(dense.text.max()) + 1
 
     @property
@@ -165,7 +165,7 @@ class Outcome(NamedTuple):
         """A loss whose mean square is twice the error: with outputs sampled from the model, or a random direction."""
         if self.metric == COSINE:
             return (self.values * torch.randn_like(self.values)).sum()
-        if self.metric == LABELS:
+        if self.metric == LABEL_KL:
             truth = torch.bernoulli(self.values.detach().sigmoid())
             return F.binary_cross_entropy_with_logits(self.values, truth, reduction="sum")
         classes = torch.distributions.Categorical(logits=self.values.detach()).sample()
@@ -181,7 +181,7 @@ def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
         kind, width = getattr(pretrained_model(model).config, "problem_type", None), logits.shape[1]
         if kind == "regression" and width > 1:
             raise ValueError(f"{type(model).__name__} is a regression, for which there is no error; pass its encoder")
-        metric = LABELS if width == 1 or kind == "multi_label_classification" else KL
+        metric = LABEL_KL if width == 1 or kind == "multi_label_classification" else KL
         lengths = real_tokens(batch, len(logits)).sum(-1).long().cpu()
         return Outcome(metric, logits, torch.arange(len(logits)), lengths)
     tokens = real_tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
@@ -214,8 +214,8 @@ def _run(model: nn.Module, batch: Batch) -> Outcome:
 def restored(model: nn.Module, only_after_error: bool = False) -> Iterator[None]:
     """Restore the model's present attention at the end of the block, or only after an error."""
     host = pretrained_model(model)
-    used, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
-    own = [parameter_of(module) for module in modules]
+    implementations, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
+    head_parameters = [parameter_of(module) for module in modules]
     entries = [(config, vars(config).get(ENTRY)) for config in adapter.configurations(host.config)]
     restore = True
     try:
@@ -223,9 +223,9 @@ def restored(model: nn.Module, only_after_error: bool = False) -> Iterator[None]
         restore = not only_after_error
     finally:
         if restore:
-            host.set_attn_implementation(used)  # type: ignore[arg-type]
-            for module, each in zip(modules, own, strict=True):
-                attach(module, each)
+            host.set_attn_implementation(implementations)  # type: ignore[arg-type]
+            for module, head_parameter in zip(modules, head_parameters, strict=True):
+                attach(module, head_parameter)
             for config, entry in entries:
                 vars(config).pop(ENTRY, None)
                 if entry is not None:

@@ -19,7 +19,7 @@ from rsoftmax.attention.transformers.api import (
     pretrained_model,
     set_attention,
 )
-from rsoftmax.attention.transformers.attend import Observed, Observer, observing
+from rsoftmax.attention.transformers.attend import AttentionCall, Observer, observing
 from rsoftmax.attention.transformers.saving import register_attention
 from rsoftmax.mappings import MAPPINGS
 
@@ -60,8 +60,8 @@ def zeros_of(model: nn.Module, batches: Iterable[Mapping[str, Any]], step: int =
     called: dict[str, nn.Module] = {}
     lengths = {0}
 
-    def count(batch: Mapping[str, Any], seen: Observed) -> None:
-        module, keep, weights = seen.module, real_pairs(model, seen, batch), seen.weights
+    def count(batch: Mapping[str, Any], call: AttentionCall) -> None:
+        module, keep, weights = call.module, real_pairs(model, call, batch), call.weights
         zeros[module] = zeros.get(module, 0) + ((weights == 0) & keep).sum((0, 2, 3))
         pairs[module] = pairs.get(module, 0) + keep.sum((0, 2, 3))
         lengths.add(weights.shape[-1])
@@ -95,41 +95,41 @@ def attention_maps(model: nn.Module, batch: Mapping[str, Any], *, masked: float 
     """
     maps: dict[nn.Module, Tensor] = {}
 
-    def collect(seen: Observed) -> None:
-        weights = seen.weights if seen.mask is None else seen.weights.masked_fill(~seen.mask, masked)
-        first = int(seen.queries[0]) == 0  # of a further call of a shared module
-        maps[seen.module] = weights if first else torch.cat([maps[seen.module], weights], -2)
+    def collect(call: AttentionCall) -> None:
+        weights = call.weights if call.mask is None else call.weights.masked_fill(~call.mask, masked)
+        first = int(call.queries[0]) == 0  # of a further call of a shared module
+        maps[call.module] = weights if first else torch.cat([maps[call.module], weights], -2)
 
     return {name: maps[module] for name, module in run_observed(model, batch, Observer(collect)).items()}
 
 
-def real_pairs(model: nn.Module, seen: Observed, batch: Mapping[str, Any]) -> Tensor:
+def real_pairs(model: nn.Module, call: AttentionCall, batch: Mapping[str, Any]) -> Tensor:
     """Which weights belong to pairs of real tokens that see each other: not masked, and no padding as query."""
-    keep = torch.ones_like(seen.weights, dtype=torch.bool) if seen.mask is None else seen.mask.expand_as(seen.weights)
+    keep = torch.ones_like(call.weights, dtype=torch.bool) if call.mask is None else call.mask.expand_as(call.weights)
     host = pretrained_model(model)
-    in_decoder = host.config.is_encoder_decoder and any(seen.module is part for part in host.get_decoder().modules())
+    in_decoder = host.config.is_encoder_decoder and any(call.module is part for part in host.get_decoder().modules())
     tokens = batch.get("decoder_attention_mask" if in_decoder else "attention_mask")
-    if tokens is None or tokens.shape != (len(keep), seen.query_count):
+    if tokens is None or tokens.shape != (len(keep), call.query_count):
         return keep
     real: Tensor = tokens.bool().to(keep.device)
-    return keep & real[:, None, seen.queries, None]
+    return keep & real[:, None, call.queries, None]
 
 
 def run_observed(model: nn.Module, batch: Mapping[str, Any], observer: Observer) -> dict[str, nn.Module]:
     """Run the model, observe every attention call, and return the modules that were called."""
     called = set()
 
-    def observe(seen: Observed) -> None:
-        called.add(seen.module)
+    def observe(call: AttentionCall) -> None:
+        called.add(call.module)
         if observer.observe:
-            observer.observe(seen)
+            observer.observe(call)
 
     with torch.no_grad(), evaluating(model), UNCOMPILED, observing(observer._replace(observe=observe)):
         model(**batch)
     host = pretrained_model(model)
     if not called:
-        used = adapter.implementation(host.config)
-        raise ValueError(f"the model uses {used!r} attention, which cannot be measured; call set_attention first")
+        implementation = adapter.implementation(host.config)
+        raise ValueError(f"{implementation!r} attention cannot be measured; call set_attention first")
     return {name: module for name, module in adapter.attention_modules(host).items() if module in called}
 
 

@@ -133,14 +133,14 @@ class HeadParameter(nn.Module):
 
 def parameter_of(module: nn.Module) -> HeadParameter | None:
     """What a mapping added to an attention module, if anything."""
-    own = getattr(module, ATTRIBUTE, None)
-    return own if isinstance(own, HeadParameter) else None
+    head_parameter = getattr(module, ATTRIBUTE, None)
+    return head_parameter if isinstance(head_parameter, HeadParameter) else None
 
 
-def attach(module: nn.Module, parameter: HeadParameter | None) -> None:
+def attach(module: nn.Module, head_parameter: HeadParameter | None) -> None:
     """Set the parameter of an attention module; None removes it."""
-    if parameter is not None:
-        setattr(module, ATTRIBUTE, parameter.to(next(module.parameters()).device))
+    if head_parameter is not None:
+        setattr(module, ATTRIBUTE, head_parameter.to(next(module.parameters()).device))
     elif hasattr(module, ATTRIBUTE):
         delattr(module, ATTRIBUTE)
 
@@ -182,5 +182,5 @@ def head_counts(modules: dict[str, nn.Module]) -> list[int]:
     counts = {name: adapter.head_count(module) for name, module in modules.items()}
     if unknown := [name for name, count in counts.items() if count is None]:
         kind = type(modules[unknown[0]]).__name__
-        raise ValueError(f"set_attention: the number of heads of {unknown[0]}, a {kind}, cannot be determined")
+        raise ValueError(f"sparse attention: the number of heads of {unknown[0]}, a {kind}, cannot be determined")
     return [count for count in counts.values() if count is not None]

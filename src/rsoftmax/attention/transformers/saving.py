@@ -94,8 +94,8 @@ def certify(model: PreTrainedModel, certificate: dict[str, Any]) -> None:
     """Store what :func:`sparsify` certified in the model and its configuration."""
     getattr(model.config, ENTRY)["certificate"] = certificate
     for module in adapter.attention_modules(model).values():
-        if (own := parameter_of(module)) is not None:
-            own.max_length = certificate["max_length"]
+        if (head_parameter := parameter_of(module)) is not None:
+            head_parameter.max_length = certificate["max_length"]
 
 
 def refuse_dense(module: nn.Module) -> None:
@@ -120,13 +120,13 @@ def to_dict(original: Callable[..., dict[str, Any]], config: PreTrainedConfig) -
     meant for the whole, and parts get theirs from the checkpoint.
     """
     written = original(config)
-    used = adapter.implementations(config)
-    if not _mappings_in(used):
-        if used is not None:  # dense attention was chosen: do not restore the mapping
+    implementations = adapter.implementations(config)
+    if not _mappings_in(implementations):
+        if implementations is not None:  # dense attention was chosen: do not restore the mapping
             written.pop(ENTRY, None)
         return written
-    written["attn_implementation"] = used
-    written[ENTRY] = {**written.get(ENTRY, {}), "mapping": used}
+    written["attn_implementation"] = implementations
+    written[ENTRY] = {**written.get(ENTRY, {}), "mapping": implementations}
     shared = {name: x for name, x in written[ENTRY].items() if name != "mapping" and not isinstance(x, list | tuple)}
     for key in config.sub_configs:
         part = written.get(key)
@@ -143,8 +143,9 @@ def save_pretrained(original: Callable[..., Any], model: PreTrainedModel, *args:
     unused = {
         f"{name}.{ATTRIBUTE}.{tensor}"
         for name, module in adapter.attention_modules(model).items()
-        if (own := parameter_of(module)) is not None and own.name != adapter.implementation(module.config)  # type: ignore[arg-type]
-        for tensor in own.state_dict()
+        if (head_parameter := parameter_of(module)) is not None
+        and head_parameter.name != adapter.implementation(module.config)  # type: ignore[arg-type]
+        for tensor in head_parameter.state_dict()
     }
     with adapter.ignoring_on_save(model, unused):
         return original(model, *args, **options)
@@ -215,11 +216,11 @@ def _attach_parameters(model: PreTrainedModel) -> None:
     except ShapeError as error:
         missing = f"{error}. The checkpoint has no values either"
         new = build(name, setting._replace(value=parameter.example), head_counts(modules), SOURCE)  # type: ignore[union-attr]
-    for module, each in zip(modules.values(), new, strict=False):
+    for module, head_parameter in zip(modules.values(), new, strict=False):
         if missing:
-            each.mark_missing(missing)
-        if (own := parameter_of(module)) is None or own.missing is not None:  # else a part has its own settings
-            attach(module, each)
+            head_parameter.mark_missing(missing)
+        if (before := parameter_of(module)) is None or before.missing is not None:  # else a part has its own settings
+            attach(module, head_parameter)
 
 
 # ------------------------------------------------------------------------------------------- both

@@ -177,7 +177,7 @@ def sparsify(
         families = [one_for_all(layers, edge)]
         families += [equal_distance(layers, edge), fewest_keys(layers)] if per_head else []
         sequences = _candidates(partial(_try, model, fit, edge, bar.update), families, max_error)
-        candidates = min(sequences, key=lambda each: mean_keys(layers, each[-1]))
+        candidates = min(sequences, key=lambda sequence: mean_keys(layers, sequence[-1]))
         results = _try(model, test, edge, bar.update, candidates)
     chosen, result = _choose(candidates, results, max_error)
     error, standard_error = result.mean()

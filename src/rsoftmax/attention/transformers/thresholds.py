@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import HeadTable, pretrained_model
-from rsoftmax.attention.transformers.attend import Observed, Observer, observing
+from rsoftmax.attention.transformers.attend import AttentionCall, Observer, observing
 from rsoftmax.attention.transformers.compare import Batch, Tick, outcome_of, step_of
 from rsoftmax.attention.transformers.measure import UNCOMPILED, evaluating, real_pairs, run_observed
 
@@ -159,10 +159,10 @@ def collect(
     """The histograms of every attention module, in one pass with softmax weights."""
     histograms: dict[nn.Module, Histograms] = {}
 
-    def add(batch: Batch, seen: Observed) -> None:
-        heads = seen.weights.shape[1]
-        layer = histograms.setdefault(seen.module, Histograms(torch.zeros(heads, BINS), torch.zeros(heads, BINS)))
-        keep, p = real_pairs(model, seen, batch), seen.weights.float()
+    def add(batch: Batch, call: AttentionCall) -> None:
+        heads = call.weights.shape[1]
+        layer = histograms.setdefault(call.module, Histograms(torch.zeros(heads, BINS), torch.zeros(heads, BINS)))
+        keep, p = real_pairs(model, call, batch), call.weights.float()
         gap = p.amax(-1, keepdim=True).log() - p.log()
         bins = (gap * (BINS / TOP)).nan_to_num_(nan=TOP * BINS, posinf=TOP * BINS).clamp_(0, BINS - 1).long()
         bins += BINS * torch.arange(heads, device=bins.device)[:, None, None]
@@ -170,7 +170,7 @@ def collect(
         layer.count += _histogram(bins, keep.float(), heads)
         layer.queries += float(keep.any(-1).sum()) / heads
         if covariance is not None:
-            costs = _costs(seen, p * keep.any(-1, keepdim=True), gap, covariance[seen.module], edge)
+            costs = _costs(call, p * keep.any(-1, keepdim=True), gap, covariance[call.module], edge)
             layer.cost = layer.cost + costs
 
     for batch in batches:
@@ -186,9 +186,9 @@ def _histogram(bins: Tensor, weights: Tensor, heads: int) -> Tensor:
     return torch.bincount(bins.flatten(), weights.double().flatten(), heads * BINS).view(heads, BINS).float().cpu()
 
 
-def _costs(seen: Observed, p: Tensor, gap: Tensor, covariance: Tensor, edge: float) -> Tensor:
+def _costs(call: AttentionCall, p: Tensor, gap: Tensor, covariance: Tensor, edge: float) -> Tensor:
     """Half of ``d' C d`` summed over the queries, where ``d`` is the change of a head's output; ``[heads, grid]``."""
-    value = seen.value.float().repeat_interleave(p.shape[1] // seen.value.shape[1], 1)
+    value = call.value.float().repeat_interleave(p.shape[1] // call.value.shape[1], 1)
     dense, costs = p @ value, []
     for t in GRID:
         weights = p * _edge_weight(gap, t, edge).nan_to_num_()

@@ -82,7 +82,7 @@ def _run(
         batch=batch,
         heads=heads,
         groups=groups,
-        rows=queries,
+        rows=queries,  # of the matrix of scores
         length=keys,
         width=width,
         value_width=v.shape[-1],

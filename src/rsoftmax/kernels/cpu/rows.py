@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ def supports(name: str, dtype: torch.dtype) -> bool:
     return name in OPERATIONS and dtype in DTYPES
 
 
+_warn_once = cache(partial(warnings.warn, ABSENT, stacklevel=6))  # shows the line that called the mapping
+
+
 def supports_call(name: str, x: Tensor, value: Value | None) -> bool:
     """Whether the kernels can map these rows; warns once if there are none."""
     if not (is_eager_cpu(x, value) if isinstance(value, Tensor) else is_eager_cpu(x)):
@@ -32,11 +35,6 @@ def supports_call(name: str, x: Tensor, value: Value | None) -> bool:
     if not LEVEL:
         _warn_once()
     return supports(name, x.dtype)
-
-
-@cache
-def _warn_once() -> None:
-    warnings.warn(ABSENT, stacklevel=7)  # the line that called the mapping
 
 
 def extremes(values: Tensor) -> tuple[float, float]:
@@ -105,7 +103,11 @@ def _run(
     Rows are copied only if the entries of a row are not adjacent in memory. The fields are those of csrc/rows/call.h.
     """
     n = x.size(-1)
-    rows, stride = (x, n) if x.is_contiguous() else _as_matrix(x)
+    rows, stride = x, n
+    if not x.is_contiguous():
+        rows = x.reshape(-1, n)
+        rows = rows if rows.stride(1) == 1 else rows.contiguous()
+        stride = rows.stride(0)
     values = _as_floats(value) if isinstance(value, Tensor) else None
     offsets = None if mask is None or mask.is_contiguous() else _offsets(mask)
     cpu.library.run(
@@ -136,13 +138,6 @@ def _run(
 def _as_floats(values: Tensor) -> Tensor:
     """Values as the library reads them: float32 or float64, contiguous."""
     return (values.float() if values.dtype.itemsize < 4 else values).contiguous()
-
-
-def _as_matrix(x: Tensor) -> tuple[Tensor, int]:
-    """The rows as a matrix with adjacent entries, and the distance between rows."""
-    rows = x.reshape(-1, x.shape[-1])
-    rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    return rows, rows.stride(0)
 
 
 def _offsets(mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from rsoftmax.labels.decoding import DEFAULTS, Average
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
-from rsoftmax.labels.estimators.training import Network, Part, Samples, train
+from rsoftmax.labels.estimators.training import Network, Samples, TrainingData, train
 from rsoftmax.labels.evaluation import evaluate
 from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
@@ -312,7 +312,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
-    def _parts(self, samples: Samples, validation: Samples | None) -> Sequence[Part]:
+    def _parts(self, samples: Samples, validation: Samples | None) -> Sequence[TrainingData]:
         """The training and held-out samples of each network: a fold, a fraction, the validation set, or none."""
         n = len(self.estimators_)
         if validation is not None or (n == 1 and not self._training.early_stopping):
@@ -336,7 +336,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._split = draw()
         return self._split
 
-    def _train(self, parts: Sequence[Part], epochs: int, patience: int | None = None) -> None:
+    def _train(self, parts: Sequence[TrainingData], epochs: int, patience: int | None = None) -> None:
         for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
             group.update(lr=self._training.lr, weight_decay=self._training.weight_decay)
         self.history_ += train(
@@ -351,7 +351,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         )
 
     @torch.no_grad()
-    def _calibrate(self, samples: Samples, parts: Sequence[Part]) -> None:
+    def _calibrate(self, samples: Samples, parts: Sequence[TrainingData]) -> None:
         """Fit calibration and thresholds on held-out samples; without any, thresholds only, on the training samples."""
         if self._targets.one_class:
             return
@@ -370,7 +370,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             scores,
             y.to(scores.logits.device),
             weight=None if weights[0] is None else torch.cat(weights)[:, None].to(scores.logits.device),
-            calibration=self._head.calibration is not None and parts[0][1] is not None,
+            calibrate_scores=self._head.calibration is not None and parts[0][1] is not None,
         )
         output, names = head.decode(scores), [str(name) for name in self.classes_]
         self.evaluation_ = evaluate(output.marginals.cpu(), (output.probs > 0).cpu(), y, names)

@@ -26,7 +26,7 @@ PREPROCESSING = ("auto", None)
 QUANTILES = 1000
 CLIP = 3.0  # standard deviations
 UNEVEN = 1000.0  # ratio of standard deviations from which a network learns from few columns only
-EDGE = 1e-7  # as in scikit-learn: values this close to the extremes count as extremes
+TOLERANCE = 1e-7  # as in scikit-learn: values this close to the extremes count as extremes
 NEAREST = 0.0005  # to 0 and 1: every quantile beyond is clipped
 
 
@@ -177,8 +177,8 @@ class Preprocessing(nn.Module):
         low, high = self._at(left), self._at((left + 1).clamp(max=last))
         between = left + (x - low) / (high - low).where(high > low, 1)
         p = torch.where(upto > below, (below + upto - 1) / 2, between) / max(last, 1)
-        p = p.where((x + EDGE).double() <= q[:, -1], 1)
-        p = p.where((x - EDGE).double() >= q[:, 0], 0)
+        p = p.where((x + TOLERANCE).double() <= q[:, -1], 1)
+        p = p.where((x - TOLERANCE).double() >= q[:, 0], 0)
         return (normal_quantile(p.float()).clamp(-CLIP, CLIP) - self.mean) / self.scale
 
     def _at(self, index: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, h
 from tqdm.auto import tqdm
 
 from rsoftmax.labels.estimators.targets import Matrix, Targets, stratified_folds
+from rsoftmax.labels.models.card import list_names
 
 OOB = "oob"
 Array = NDArray[np.float64]
@@ -248,8 +249,9 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in_folds = np.stack([(Y[fold == i] == 1).any(0) for i in np.unique(fold)]).sum(0)
         for meaning, rare in (("never occur", in_folds == 0), ("occur in one fold only", in_folds == 1)):
             if rare.any() and not self._targets.one_class:
+                names = list_names(map(repr, self.classes_[rare].tolist()))
                 warnings.warn(
-                    f"{self._owner}: {rare.sum()} of {len(rare)} labels {meaning}: {list_names(self.classes_[rare])};"
+                    f"{self._owner}: {rare.sum()} of {len(rare)} labels {meaning}: {names};"
                     " held-out samples cannot tell how well they are predicted",
                     stacklevel=5,
                 )
@@ -272,11 +274,6 @@ def constant_labels(Y: NDArray[Any], models: Iterable[FoldModel] = ()) -> Array:
     others = np.setdiff1d(np.flatnonzero(np.isnan(constant)), np.concatenate(learned))
     constant[others] = np.where(np.nanmean(Y[:, others], 0) > 0.5, np.inf, -np.inf)
     return constant
-
-
-def list_names(names: NDArray[Any]) -> str:
-    """At most five names, for a message."""
-    return ", ".join(map(repr, names[:5].tolist())) + (", ..." if len(names) > 5 else "")
 
 
 def weight_argument(estimator: Any) -> str | None:

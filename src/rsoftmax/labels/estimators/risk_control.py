@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 
-from rsoftmax.labels.estimators.meta import Array, LabelMetaClassifier, Split, constant_labels, list_names
+from rsoftmax.labels.estimators.meta import Array, LabelMetaClassifier, Split, constant_labels
 from rsoftmax.labels.estimators.targets import Matrix
+from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.risk_control import By, guaranteed_threshold
 
 __all__ = ["RiskControlledClassifier"]
@@ -108,15 +109,16 @@ class RiskControlledClassifier(LabelMetaClassifier):
         held_out, models = self._cross_fit(X, Y, splits, routed)
         test = splits[0][1] if splits else np.arange(len(Y))
         self._constant = constant_labels(Y[splits[0][0]]) if splits else np.full(Y.shape[1], np.nan)
-        u, known = torch.from_numpy(self._fill(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
+        u, y = torch.from_numpy(self._fill(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
-        thresholds, controlled = guaranteed_threshold(u, known, **level)
+        thresholds, controlled = guaranteed_threshold(u, y, **level)
         self.uncontrolled_ = self.classes_[~controlled.numpy()]
         self.thresholds_, self.models_ = thresholds.numpy(), models
         if len(self.uncontrolled_):
+            names = list_names(map(repr, self.uncontrolled_.tolist()))
             warnings.warn(
                 f"{self._owner}: {len(self.uncontrolled_)} of {len(self.classes_)} labels have too few held-out samples"
-                f" for a guarantee and take the threshold of all labels: {list_names(self.uncontrolled_)}",
+                f" for a guarantee and take the threshold of all labels: {names}",
                 stacklevel=2,
             )
         return self

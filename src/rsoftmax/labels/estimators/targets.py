@@ -60,9 +60,9 @@ class Targets:
             return self._check_matrix(y)
         samples, columns = self._sets(y), {name: column for column, name in enumerate(self.classes)}
         Y = np.zeros((len(samples), len(columns)), dtype=np.int64)
-        for row, names in zip(Y, samples, strict=True):
+        for indicator, names in zip(Y, samples, strict=True):
             self._refuse([name for name in names if name not in columns])
-            row[[columns[name] for name in names]] = 1
+            indicator[[columns[name] for name in names]] = 1
         return Y
 
     def inverse_transform(self, Y: Matrix, X: Matrix = None) -> Any:

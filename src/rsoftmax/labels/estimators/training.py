@@ -89,7 +89,7 @@ def _tensor(values: Matrix) -> Tensor:
     return torch.tensor(contiguous, dtype=torch.float32, device="cpu")
 
 
-Part = tuple[Samples, Samples | None]
+TrainingData = tuple[Samples, Samples | None]
 """The training samples of a network, and its held-out samples."""
 
 
@@ -215,7 +215,7 @@ class EarlyStopping:
 def train(
     networks: Sequence[Network],
     optimizers: Sequence[Optimizer],
-    parts: Sequence[Part],
+    parts: Sequence[TrainingData],
     *,
     epochs: int,
     batch_size: int,
@@ -268,7 +268,7 @@ def train(
 
 
 def _train_epoch(
-    network: Network, optimizer: Optimizer, part: Part, order: torch.Generator, batch_size: int, bar: Any
+    network: Network, optimizer: Optimizer, part: TrainingData, order: torch.Generator, batch_size: int, bar: Any
 ) -> dict[str, float]:
     """Train a network for an epoch; the mean losses on its training and its held-out samples."""
     samples, held_out = part

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
+from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
 
@@ -136,7 +137,7 @@ class BaseLabelModel(ABC):
         """Train; :attr:`evaluation` is then the one on held-out items.
 
         Args:
-            items: texts; images as paths or Pillow images; or rows with a value for each feature.
+            items: texts; images as paths or Pillow images; or table rows with a value for each feature.
             y: the names for each item, or a matrix of 0 and 1.
             validation: held-out items and labels. None: cross-validation.
             guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
@@ -188,7 +189,7 @@ class BaseLabelModel(ABC):
         """Predict the labels of each item with their marginals, the most probable first.
 
         Args:
-            items: texts, images or rows, as the model was trained on.
+            items: texts, images or table rows, as the model was trained on.
             every_label: return the marginals of all labels, not only of the predicted ones.
             verbose: show a progress bar.
         """
@@ -202,7 +203,7 @@ class BaseLabelModel(ABC):
         """Score the predictions against the labels of the items.
 
         Args:
-            items: texts, images or rows, as the model was trained on.
+            items: texts, images or table rows, as the model was trained on.
             y: the names for each item, or a matrix of 0 and 1.
             strict: raise ValueError for names that the model does not know. False: they are evaluated as further
                 labels, missed in every item that has them.
@@ -217,7 +218,7 @@ class BaseLabelModel(ABC):
         """Predict label sets with a guaranteed recall or precision, instead of those with the best expected F1.
 
         Args:
-            items: held-out texts, images or rows: not used in training, and from the same distribution as those to
+            items: held-out texts, images or table rows: not used in training, from the same distribution as those to
                 predict.
             y: the names for each item, or a matrix of 0 and 1.
             verbose: show a progress bar.
@@ -236,11 +237,11 @@ class BaseLabelModel(ABC):
         output = self._decode(x)
         scores = evaluate(output.marginals, output.labels, y, self.names).as_dict()
         scores["guarantee"] = describe_guarantee(**level)
-        if lacking := [name for name, is_controlled in zip(self.names, controlled, strict=True) if not is_controlled]:
-            scores["not_guaranteed"] = lacking
+        if uncontrolled := [name for name, passed in zip(self.names, controlled, strict=True) if not passed]:
+            scores["not_guaranteed"] = uncontrolled
             warnings.warn(
-                f"{len(lacking)} of {len(self.names)} labels have too few held-out rows for a guarantee and take the"
-                f" threshold of all labels: {', '.join(lacking[:5])}{', ...' if len(lacking) > 5 else ''}",
+                f"{len(uncontrolled)} of {len(self.names)} labels have too few held-out items for a guarantee and"
+                f" take the threshold of all labels: {list_names(uncontrolled)}",
                 stacklevel=2,
             )
         self.update_config({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, scores)

@@ -1,8 +1,9 @@
 """Model cards, and how names and numbers from files are shown to people."""
 
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["count_of", "model_card", "printable", "readable", "share"]
+__all__ = ["count_of", "list_names", "model_card", "printable", "readable", "share"]
 
 MAX_LABELS = 200  # lines in the card's table of labels
 TEMPLATE = """---
@@ -93,6 +94,12 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def list_names(names: Iterable[str], most: int = 5) -> str:
+    """The first of some names, for a message."""
+    names = list(names)
+    return ", ".join([*names[:most], "..."] if len(names) > most else names)
+
+
 def share(value: float | None) -> str:
     """A fraction with three decimals; a dash if it is undefined: NaN, or None in a JSON file.
 
@@ -114,10 +121,9 @@ def readable(p: float) -> str:
 
 
 def _evaluation(scores: dict[str, Any]) -> str:
-    overall = [(f"{name} F1", scores[name]) for name in ("micro", "macro", "samples")]
-    overall += [(f"precision at {k}", value) for k, value in scores["precision_at"].items()]
-    overall += [("Brier score", scores["brier"]), ("calibration error", scores["calibration_error"])]
-    lines = ["| metric | value |", "| --- | --- |", *(f"| {title} | {share(value)} |" for title, value in overall)]
+    from rsoftmax.labels.evaluation import headline  # needs torch, which takes a second to import
+
+    overall = [f"| {title} | {share(value)} |" for title, value in headline(scores, {}).items()]
     labels = ["| label | precision | recall | F1 | support |", "| --- | --- | --- | --- | --- |"]
     for label in scores["labels"][:MAX_LABELS]:
         name = printable(label["label"]).replace("\\", "\\\\").replace("|", "\\|")
@@ -127,6 +133,6 @@ def _evaluation(scores: dict[str, Any]) -> str:
     note = f"Held-out predictions for {rows}, on which calibration and thresholds were fitted as well."
     if "guarantee" in scores:
         note = f"Guaranteed: {scores['guarantee']}, by a threshold that was set on {rows} held out from training."
-        if lacking := scores.get("not_guaranteed"):
-            note += f" Too few rows for a guarantee: {', '.join(map(printable, lacking))}."
-    return "\n\n".join([note, "\n".join(lines), "\n".join(labels)])
+        if uncontrolled := scores.get("not_guaranteed"):
+            note += f" Too few rows for a guarantee: {', '.join(map(printable, uncontrolled))}."
+    return "\n\n".join([note, "\n".join(["| metric | value |", "| --- | --- |", *overall]), "\n".join(labels)])

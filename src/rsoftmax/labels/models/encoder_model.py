@@ -176,8 +176,8 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         network, processor, missing, layout = load_encoder(str(source))
         is_text = network.main_input_name == TEXT
         pooling = pooling or layout.pooling or ("mean" if is_text else "pooled")
-        if lacking := sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler.")):
-            raise ValueError(f"{source}: its weights lack {lacking[0]}, which would be initialized at random")
+        if absent := sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler.")):
+            raise ValueError(f"{source}: its weights lack {absent[0]}, which would be initialized at random")
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
             max_tokens = min(layout.max_tokens or MAX_TOKENS if max_tokens is None else max_tokens, most)

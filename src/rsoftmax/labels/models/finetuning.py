@@ -5,7 +5,7 @@ import math
 import re
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,10 @@ def calibrate(model: "LabelModel", held_out: Part) -> Evaluation:
 def last_checkpoint(folder: Path) -> str | None:
     """The last complete checkpoint: the Trainer writes its state last. Incomplete ones are removed."""
     for checkpoint in find_checkpoints(folder):
-        if _is_complete(checkpoint):
-            return str(checkpoint)
+        with suppress(OSError, ValueError, SafetensorError), safe_open(checkpoint / WEIGHTS, "pt"):
+            state = json.loads((checkpoint / STATE).read_bytes())
+            if isinstance(state, dict) and state.get("global_step") == _step(checkpoint):
+                return str(checkpoint)
         remove_model(checkpoint, *TRAINER_FILES)
     return None
 
@@ -198,12 +200,3 @@ def _step(checkpoint: Path) -> int:
 
 def _is_ours(checkpoint: Path) -> bool:
     return kind_of(checkpoint) == LABELS or is_vacant(checkpoint)
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    try:
-        state = json.loads((checkpoint / STATE).read_bytes())
-        with safe_open(checkpoint / WEIGHTS, "pt"):
-            return isinstance(state, dict) and state.get("global_step") == _step(checkpoint)
-    except (OSError, ValueError, SafetensorError):
-        return False

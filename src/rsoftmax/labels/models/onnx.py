@@ -3,8 +3,8 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -54,7 +54,9 @@ def export(model: BaseLabelModel, path: Path) -> None:
     inputs = model.example()
     network = _Predictions(model, list(inputs)).eval()
     shapes = tuple(dict.fromkeys(DYNAMIC.get(name, (0,)), torch.export.Dim.AUTO) for name in inputs)
-    with torch.no_grad(), _silent():
+    with torch.no_grad(), ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.WARNING)  # notices about packages that are not needed
         program = torch.onnx.export(
             network,
             tuple(inputs.values()),
@@ -73,18 +75,6 @@ def export(model: BaseLabelModel, path: Path) -> None:
     with replacing(path) as unfinished:
         onnx.save_model(proto, unfinished)
         _check(network, inputs, unfinished)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Silence the exporter's notices about packages that are not needed."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logging.disable(level)
 
 
 @torch.no_grad()

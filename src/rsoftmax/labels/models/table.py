@@ -17,6 +17,7 @@ from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
+from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
 
@@ -214,7 +215,15 @@ class TableModel(BaseLabelModel, nn.Module):
         cells = [[row[i] for i in numbers] for row in rows] if categories else rows
         x = [_numbers(cells, [features[i] for i in numbers])]
         for name, values in categories.items():
-            x.append(_one_hot(name, [str(row[features.index(name)]) for row in rows], values))
+            texts = [str(row[features.index(name)]) for row in rows]
+            if unknown := sorted(set(texts) - set(values)):
+                listed = list_names(map(repr, unknown))
+                warnings.warn(
+                    f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=1
+                )
+            x.append(
+                torch.tensor([[float(text == value) for value in values] for text in texts]).reshape(-1, len(values))
+            )
         return torch.cat(x, 1)
 
 
@@ -229,14 +238,6 @@ def _categories(rows: Rows, features: Sequence[str]) -> dict[str, list[str]]:
                 " too many for categories; leave it out, or train on it as a text"
             )
     return texts
-
-
-def _one_hot(name: str, cells: Sequence[str], values: Sequence[str]) -> Tensor:
-    """0 and 1 for each value, [rows, values]."""
-    if unknown := sorted(set(cells) - set(values)):
-        listed = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-        warnings.warn(f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=2)
-    return torch.tensor([[float(cell == value) for value in values] for cell in cells]).reshape(-1, len(values))
 
 
 def _numbers(rows: Rows, features: Sequence[str]) -> Tensor:

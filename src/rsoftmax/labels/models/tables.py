@@ -78,19 +78,19 @@ class Table:
         """A column of labels: lists, or texts with a separator between labels. An empty cell has no labels."""
         if not separator:
             raise ValueError("the separator of labels is empty; pass the text between two labels, such as ';'")
-        return [self._labels(row, name, cell, separator) for row, cell in enumerate(self.column(name), 1)]
+        column = []
+        for row, cell in enumerate(self.column(name), 1):
+            is_empty = cell is None or (isinstance(cell, float) and math.isnan(cell))
+            labels = [] if is_empty else cell.split(separator) if isinstance(cell, str) else cell
+            if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+                expected = f"a list of labels, or a text like 'a{separator}b'"
+                raise self._error(row, f"{name!r} must be {expected}, got {cell!r}")
+            column.append([label.strip() for label in labels if label.strip()])
+        return column
 
     def as_texts(self, separator: str) -> dict[str, list[str]]:
         """All cells as they are written to CSV: lists are joined by the separator, missing cells are empty."""
         return {name: [_text(cell, separator) for cell in cells] for name, cells in self.cells.items()}
-
-    def _labels(self, row: int, name: str, cell: Any, separator: str) -> list[str]:
-        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-            return []
-        labels = cell.split(separator) if isinstance(cell, str) else cell
-        if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
-            return [label.strip() for label in labels if label.strip()]
-        raise self._error(row, f"{name!r} must be a list of labels, or a text like 'a{separator}b', got {cell!r}")
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         try:
@@ -147,7 +147,7 @@ def csv_line(cells: Sequence[str]) -> str:
 
 
 def _invalid_byte(path: Path) -> int | None:
-    """The place in the whole file; a reader counts from its last chunk."""
+    """The position of the first invalid byte in the whole file; a reader counts from its last chunk."""
     try:
         path.read_bytes().decode()
     except UnicodeDecodeError as error:
