@@ -52,3 +52,11 @@ def both_kernels(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(SEED)
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    """Compute in float64, where equal results are equal to nearly all digits, however a processor multiplies."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -39,6 +39,10 @@ class Truth:
         """From copies, of which the first is exact, and the rounding of the last sum."""
         return cls(copies[0], (copies[1:] - copies[0]).square().mean(0).sqrt() + last_sum)
 
+    def map(self, f: Callable[[Tensor], Tensor]) -> "Truth":
+        """In another layout."""
+        return Truth(f(self.exact), f(self.rounding), self.with_zeros)
+
     def bound(self, dtype: torch.dtype) -> Tensor:
         """The largest error allowed of a result of that dtype."""
         limits = torch.finfo(dtype)
@@ -73,7 +77,14 @@ class Truth:
 
 
 def check_mapping(
-    name: str, x: Tensor, value: Any = None, *, g: Tensor | None = None, mask: Tensor | None = None, **options: Any
+    name: str,
+    x: Tensor,
+    value: Any = None,
+    *,
+    function: Callable[..., Tensor] | None = None,
+    g: Tensor | None = None,
+    mask: Tensor | None = None,
+    **options: Any,
 ) -> float:
     """Judge a mapping of rows [..., n], and its gradients in x and in a tensor parameter.
 
@@ -81,6 +92,7 @@ def check_mapping(
         name: of the mapping.
         x: in float32 or half precision.
         value: the parameter, a number or a tensor that broadcasts to [..., 1].
+        function: what is judged; the mapping itself by default.
         g: the incoming gradient; random by default.
         mask: True = keep.
         options: of the mapping.
@@ -90,7 +102,7 @@ def check_mapping(
     """
     leaves = [a.detach().requires_grad_() for a in (x, value) if isinstance(a, Tensor)]
     arguments = leaves[1:] or ([] if value is None else [value])
-    p = MAPPINGS[name].function(leaves[0], *arguments, mask=mask, **options)
+    p = (function or MAPPINGS[name].function)(leaves[0], *arguments, mask=mask, **options)
     s = x.detach().double() if mask is None else x.detach().double().masked_fill(~mask, -math.inf)
     rows = Rows(MAPPINGS[name], s, torch.zeros_like(s), value, options, p.dtype)
     g = (random_like(p) if g is None else g).masked_fill(rows.undecided | rows.tied, 0)
@@ -150,12 +162,12 @@ def check_all(truths: dict[str, Truth], *results: Tensor) -> float:
 
 
 class Rows:
-    """A mapping in float64. Results are copies [1 + COPIES, ..., L], of which the first is exact.
+    """A mapping of rows in float64. Results are [1 + COPIES, ..., L]: the exact one, then the copies.
 
     Args:
         spec: the mapping.
         s: the scores [..., L]; -inf is masked.
-        rounding: of the scores; zeros if they are what is given.
+        rounding: of the scores; zero if they are the input of the mapping.
         value: the parameter, a number or a tensor that broadcasts to [..., 1].
         options: of the mapping.
         saved: the dtype in which backward reads the weights.
@@ -170,78 +182,100 @@ class Rows:
         options: dict[str, Any],
         saved: torch.dtype = torch.float32,
     ) -> None:
-        def apply(s: Tensor, value: Any) -> Tensor:
-            return spec.function(s, *([] if value is None else [value]), **options)
-
-        given, self.saved = not rounding.any(), torch.finfo(saved)
-        self.edge = options.get("edge", math.inf if spec.options else 0.0)
-        top = s.amax(-1, keepdim=True).nan_to_num(neginf=0)
-        size = (s - top).abs() + (0 if spec.shift_invariant else s.abs())
-        rounding = (rounding + 4 * UNIT * (1 + size)).masked_fill(s.isinf(), 0)  # of what is done to scores first
-        self.leaves = [off_by(s, rounding, alike=given).requires_grad_()]
-        exact_value, values = value, value
+        self.spec, self.options, self.saved = spec, options, torch.finfo(saved)
+        is_input = not rounding.any()
+        self.s = s
+        self.rounding = (rounding + preparation(spec, s)).masked_fill(s.isinf(), 0)
+        leaf = off_by(s, self.rounding, alike=is_input).requires_grad_()
+        values = [value, value]
+        self.leaves = [leaf]
         if isinstance(value, Tensor):
-            values = value.detach().double().expand(1 + COPIES, *s.shape[:-1], 1).clone().requires_grad_()
-            self.leaves.append(values)
-            exact_value, values = values[0], values[1:]
-        copies = apply(self.leaves[0][1:], values)  # by kernels, for speed
+            self.leaves.append(value.detach().double().expand(1 + COPIES, *s.shape[:-1], 1).clone().requires_grad_())
+            values = [self.leaves[1][0], self.leaves[1][1:]]
+        copies = self.apply(leaf[1:], values[1])  # by the kernels, which are faster
         with use_kernels("reference"):
-            self.p = torch.cat([apply(self.leaves[0][:1], exact_value), copies])
-        exact = self.p[0].detach()
-        alpha = values if spec.name == "entmax" else 1.0
-        alpha = alpha[0].detach() if isinstance(alpha, Tensor) else torch.tensor(alpha, dtype=s.dtype)
-        steep = (exact > 0) & (alpha > 2)  # the slope p^(2 - alpha) has no bound, and entries are rounded one by one
-        self.own = torch.where(steep, 4 * UNIT * exact.clamp(min=1e-30) ** (1 - alpha), 0)
-        self.undecided = self.tied = torch.zeros_like(top, dtype=torch.bool)
-        if given and spec.name in BY_ORDER:
-            self.tied = tied_threshold(s, exact)
-        else:
-            for up in (exact == 0, s == top, exact > exact.amax(-1, keepdim=True) / 1000):
-                pushed = s + torch.where(up, 2, -2) * rounding
-                zeros = apply(pushed, exact_value.detach() if isinstance(value, Tensor) else value) == 0
-                self.undecided = self.undecided | (zeros != (exact == 0)).any(-1, keepdim=True)
+            self.graph = torch.cat([self.apply(leaf[:1], values[0]), copies])
+            self.p = self.graph[0].detach()
+            self.undecided = self.tied = torch.zeros_like(s[..., :1], dtype=torch.bool)
+            if is_input and spec.name in BY_ORDER:
+                self.tied = tied_at_threshold(s, self.p)
+            else:
+                self.undecided = self.zeros_may_differ(values[0])
+        self.each = self.rounding_of_each(values[0])
+
+    def apply(self, s: Tensor, value: Any) -> Tensor:
+        return self.spec.function(s, *([] if value is None else [value]), **self.options)
+
+    def zeros_may_differ(self, value: Any) -> Tensor:
+        """Whether the zeros change if rounding pushes scores towards the threshold, in three ways."""
+        value = value.detach() if isinstance(value, Tensor) else value
+        ways = [self.p == 0, self.s == self.s.amax(-1, keepdim=True), self.p > self.p.amax(-1, keepdim=True) / 1000]
+        pushed = torch.stack([self.s + torch.where(up, 2, -2) * self.rounding for up in ways])
+        return ((self.apply(pushed, value) == 0) != (self.p == 0)).any(0).any(-1, keepdim=True)
+
+    def rounding_of_each(self, value: Any) -> Tensor:
+        """The relative rounding of single weights, where no rounding of scores is like it.
+
+        Backward reads weights in half precision. In entmax with alpha > 2, the slope p^(2 - alpha) has no bound.
+        """
+        if self.saved.bits < 32:
+            smallest = self.saved.smallest_normal
+            return self.saved.eps * (1 + smallest / self.p.clamp(min=1e-6 * smallest))
+        alpha = torch.as_tensor(value).detach() if self.spec.name == "entmax" else torch.ones(())
+        return torch.where((alpha > 2) & (self.p > 0), 8 * UNIT * self.p.clamp(min=1e-30) ** (1 - alpha), 0)
 
     @property
-    def per_sum(self) -> float:
-        """The relative rounding of a sum of all entries."""
-        return UNIT * math.sqrt(self.p.shape[-1])
+    def of_sum(self) -> float:
+        """The relative rounding of a sum of positive terms, one for each entry."""
+        return UNIT * math.sqrt(self.s.shape[-1])
 
     def copies(self) -> Tensor:
-        """p, which is normalised by a sum, with copies."""
-        p = self.p.detach().clone()
-        own = p[0] * (self.own + (p[0] * self.own).square().sum(-1, keepdim=True).sqrt() + self.per_sum)
-        p[1:] += off_by(torch.zeros_like(own), own)[1:]
-        return p
+        """The weights: normalised by a sum, in which the rounding of each one occurs."""
+        each = self.each if self.saved.bits == 32 else torch.zeros(())
+        common = (self.p * each).square().sum(-1, keepdim=True).sqrt() + self.of_sum
+        return spread(self.graph.detach(), self.p * (each + common))
 
     def weights(self) -> Truth:
-        """The truth of p."""
+        """The truth of the weights."""
         truth = Truth.of(self.copies())
         return Truth(truth.exact, truth.rounding.masked_fill(self.undecided, math.inf), with_zeros=True)
 
-    def slopes(self) -> Tensor:
-        """About the derivatives of the sum that normalises, relative to it: those of (s - theta) e^s."""
-        s, p = self.leaves[0][0].detach(), self.p[0].detach()
-        below, above = beside_threshold(s, p)
-        distance = s - below
-        ramp = torch.where((distance > 0) & (distance < self.edge), p / distance, 0)
-        return p + ramp + torch.where((s == above) | (p == 0), ramp.sum(-1, keepdim=True), 0)
-
     def gradients(self, dp: Tensor, rounding: Tensor) -> list[Tensor]:
-        """The gradients in the scores and in a tensor parameter, from an incoming one with its rounding."""
-        p = self.p[0].detach()
-        rounding = rounding + self.per_sum * dp.abs()
-        relative = 2 * self.own
-        if self.saved.bits < 32:
-            relative = self.saved.eps * (1 + self.saved.smallest_normal / p.clamp(min=self.saved.smallest_normal / 1e6))
-        # an error of a weight acts like one of its gradient minus the mean
-        rounding += relative * (dp - (p * dp).sum(-1, keepdim=True)).abs()
-        ds, *dvalue = torch.autograd.grad(self.p, self.leaves, off_by(dp, rounding))
-        # a mean of dp is subtracted from it, for every entry that has a gradient; and float64 rounds, too
-        mean = self.per_sum * (p * dp.abs()).sum(-1, keepdim=True) * self.slopes()
-        own = 4 * UNIT * ds[0].abs() + mean.where((p > 0) | (ds[0] != 0), 0) + UNIT64 * dp.abs().amax(-1, keepdim=True)
-        own = own.where(self.leaves[0][0].isfinite(), 0)
-        ds[1:] += off_by(torch.zeros_like(own), own)[1:]
-        return [ds, *dvalue]
+        """The gradients in the scores and in a tensor parameter, from one in the weights with its rounding.
+
+        All of them have the form slope (dp - mean): a wrong weight is like a wrong dp - mean, and the mean is a sum.
+        """
+        mean, size = (self.p * dp).sum(-1, keepdim=True), (self.p * dp.abs()).sum(-1, keepdim=True)
+        off = rounding + self.of_sum * dp.abs() + self.each * (dp - mean).abs()
+        ds, *dvalue = torch.autograd.grad(self.graph, self.leaves, off_by(dp, off))
+        has_gradient = (self.p > 0) | (ds[0] != 0)
+        of_mean = (self.of_sum + self.saved.eps * (self.saved.bits < 32)) * size
+        own = 4 * UNIT * ds[0].abs() + (of_mean * self.slopes()).where(has_gradient, 0)
+        own += UNIT64 * dp.abs().amax(-1, keepdim=True)
+        return [spread(ds, own.where(self.s.isfinite(), 0)), *dvalue]
+
+    def slopes(self) -> Tensor:
+        """About the derivative of the sum that normalises, relative to it, in each score: that of (s - theta) e^s."""
+        below, above = beside_threshold(self.s, self.p)
+        distance, edge = self.s - below, self.options.get("edge", math.inf if self.spec.options else 0)
+        ramp = torch.where((distance > 0) & (distance < edge), self.p / distance, 0)
+        return self.p + ramp + torch.where((self.s == above) | (self.p == 0), ramp.sum(-1, keepdim=True), 0)
+
+
+class Heads:
+    """The layout of attention: query heads that share keys are further rows of one product."""
+
+    def __init__(self, q: Tensor, k: Tensor) -> None:
+        self.shape, self.shared = q.shape[:3], k.shape[:2]
+
+    def join(self, x: Tensor) -> Tensor:
+        """What broadcasts to [B, Hq, Q, n], as [B, H, rows, n]."""
+        x = x.detach() if x.dtype == torch.bool else x.detach().double()
+        return x.expand(*self.shape, x.shape[-1]).reshape(*self.shared, -1, x.shape[-1])
+
+    def split(self, x: Tensor) -> Tensor:
+        """The inverse, for copies, too."""
+        return x.reshape(*x.shape[:-4], *self.shape, x.shape[-1])
 
 
 def attention(
@@ -259,87 +293,86 @@ def attention(
     scale: float | None = None,
     **parameter: Any,
 ) -> tuple[Tensor, dict[str, Truth]]:
-    """The incoming gradient, zero for queries that are undecided, and the truths of o and of the gradients."""
-    batch, heads, queries, keys = *q.shape[:3], k.shape[2]
-
-    def rows(x: Tensor) -> Tensor:
-        """What broadcasts to [B, Hq, Q, n] as [B, H, rows, n]: heads that share keys are further rows."""
-        x = x.detach() if x.dtype == torch.bool else x.detach().double()
-        return x.expand(batch, heads, queries, x.shape[-1]).reshape(batch, k.shape[1], -1, x.shape[-1])
-
-    def unrows(x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-4], batch, heads, queries, x.shape[-1])
-
-    q, k, v = rows(q), k.detach().double(), v.detach().double()
+    """The incoming gradient, zero where it is not judged, and the truths of o, dq, dk, dv, dbias and dparameter."""
+    heads, spec = Heads(q, k), MAPPINGS[mapping]
+    value = parameter.pop(spec.parameter.name, None) if spec.parameter else None
+    bias = attn_mask if attn_mask is not None and attn_mask.is_floating_point() else None
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    s, rounding = scale * q @ k.mT, abs(scale) * product_rounding(q, k.mT)
-    if attn_mask is None:
-        attn_mask = torch.tensor([True])
-    added = attn_mask.dtype != torch.bool
-    mask = rows(attn_mask.expand(*attn_mask.shape[:-1], keys))
-    if added:
-        s, rounding, mask = s + mask, rounding + UNIT * (s + mask).abs(), mask > -math.inf
-    if is_causal:
-        mask = mask & rows(torch.ones(queries, keys, dtype=torch.bool).tril())
-    s, rounding = s.masked_fill(~mask, -math.inf), rounding.masked_fill(~mask | exact_scores, 0)
+    rows_q, k, v = scale * heads.join(q), k.detach().double(), v.detach().double()
 
-    spec = MAPPINGS[mapping]
-    name = spec.parameter.name if spec.parameter else ""
-    value = parameter.pop(name, None)
-    tensor = value if isinstance(value, Tensor) else None
-    if tensor is not None:
-        shape = tensor.shape
-        tensor = tensor.reshape(-1, 1, 1) if tensor.dim() < 2 else tensor
-        value = rows(tensor)
-    mapped = Rows(spec, s, rounding, value, parameter)
+    s, rounding = rows_q @ k.mT, product_rounding(rows_q, k.mT)
+    if bias is not None:
+        s = s + heads.join(bias.expand(*bias.shape[:-1], k.shape[-2]))
+        rounding = rounding + UNIT * s.abs()
+    keep = visible(heads, s, attn_mask if bias is None else bias > -math.inf, is_causal)
+    s, rounding = s.masked_fill(~keep, -math.inf), rounding.masked_fill(~keep | exact_scores, 0)
+    rows = Rows(spec, s, rounding, heads.join(per_head(value)) if isinstance(value, Tensor) else value, parameter)
 
-    g = g.masked_fill(unrows(mapped.undecided | mapped.tied), 0)
-    dropout = torch.ones(()) if factors is None else rows(factors)
-    dp, dp_rounding = dropout * (rows(g) @ v.mT), dropout * product_rounding(rows(g), v.mT)
-    ds, *dvalue = mapped.gradients(dp, dp_rounding)
-    w = mapped.copies() * dropout
-
-    def product(a: Tensor, b: Tensor) -> Truth:
-        return Truth.of(a @ b, product_rounding(a[0], b))
-
-    o = product(w, v)
-    o.rounding.masked_fill_(mapped.undecided, math.inf)
-    o = Truth(unrows(o.exact), unrows(o.rounding), with_zeros=bool((v >= 0).all()))
-    truths = {"o": o, "dq": product(scale * ds, k), "dk": product(scale * ds.mT, q), "dv": product(w.mT, rows(g))}
-    truths["dq"] = Truth(unrows(truths["dq"].exact), unrows(truths["dq"].rounding))
-    if added:
-        truths["dbias"] = summed(unrows(ds), attn_mask.shape)
-    if tensor is not None:
-        t = summed(unrows(dvalue[0]), tensor.shape)
-        truths["dparameter"] = Truth(t.exact.reshape(shape), t.rounding.reshape(shape))
+    g = g.masked_fill(heads.split(rows.undecided | rows.tied), 0)
+    rows_g, dropout = heads.join(g), torch.ones(()) if factors is None else heads.join(factors)
+    w = dropout * rows.copies()
+    ds, *dvalue = rows.gradients(dropout * (rows_g @ v.mT), dropout * product_rounding(rows_g, v.mT))
+    o, dq = product(w, v).map(heads.split), product(ds, scale * k).map(heads.split)
+    o = Truth(o.exact, o.rounding.masked_fill(heads.split(rows.undecided), math.inf), with_zeros=bool((v >= 0).all()))
+    truths = {"o": o, "dq": dq, "dk": product(ds.mT, rows_q), "dv": product(w.mT, rows_g)}
+    if bias is not None:
+        truths["dbias"] = summed(heads.split(ds), bias.shape)
+    if isinstance(value, Tensor):
+        total = summed(heads.split(dvalue[0]), per_head(value).shape)
+        truths["dparameter"] = total.map(lambda x: x.reshape(value.shape))
     return g, truths
+
+
+def visible(heads: Heads, s: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    """Which keys each row of scores may see."""
+    queries, keys = heads.shape[-1], s.shape[-1]
+    keep = torch.ones(queries, keys, dtype=torch.bool)
+    return heads.join((keep.tril() if is_causal else keep) & (keep if mask is None else mask))
+
+
+def per_head(value: Tensor) -> Tensor:
+    """One value for each head, so that it broadcasts to [B, Hq, Q, 1]."""
+    return value.reshape(-1, 1, 1) if value.dim() < 2 else value
 
 
 # --------------------------------------------------------------------------- rounding
 
 
+def preparation(spec: MappingSpec, s: Tensor) -> Tensor:
+    """The rounding of what is done to scores first: the maximum is subtracted, then exponentials or thresholds."""
+    distance = (s - s.amax(-1, keepdim=True).nan_to_num(neginf=0)).abs()
+    return 4 * UNIT * (1 + distance + (0 if spec.shift_invariant else s.abs()))
+
+
 def product_rounding(a: Tensor, b: Tensor) -> Tensor:
-    """Of a @ b: n times that of a partial sum, which is about as large as the whole and the norm of the terms."""
+    """Of a @ b: in each of n steps that of a partial sum, which is as large as the sum and the norm of the terms."""
     return UNIT * math.sqrt(a.shape[-1]) * ((a @ b).abs() + (a.square() @ b.square()).sqrt())
 
 
+def product(a: Tensor, b: Tensor) -> Truth:
+    """The truth of a @ b, from copies of a."""
+    return Truth.of(a @ b, product_rounding(a[0], b))
+
+
 def summed(copies: Tensor, shape: torch.Size) -> Truth:
-    """Copies summed over the dimensions in which the shape broadcasts."""
-    total = copies.sum_to_size(1 + COPIES, *[1] * (copies.dim() - 1 - len(shape)), *shape).reshape(-1, *shape)
-    norm = copies[0].square().sum_to_size(shape).sqrt()
-    terms = copies[0].numel() / max(total[0].numel(), 1)
+    """The truth of a sum over the dimensions in which the shape broadcasts."""
+    ones = [1] * (copies.dim() - 1 - len(shape))
+    total = copies.sum_to_size(1 + COPIES, *ones, *shape).reshape(-1, *shape)
+    terms, norm = copies[0].numel() / max(total[0].numel(), 1), copies[0].square().sum_to_size(shape).sqrt()
     return Truth.of(total, UNIT * math.sqrt(terms) * (total[0].abs() + norm))
 
 
 def off_by(x: Tensor, rounding: Tensor, alike: bool = False) -> Tensor:
-    """x and copies of it that are off by its rounding, up or down at random; ``alike``: equal entries stay equal."""
+    """x, and copies that are off by its rounding at random; ``alike``: by the same number where x is equal."""
     generator = torch.Generator().manual_seed(x.numel())
-    if alike:
-        values, which = x.unique(return_inverse=True)
-        noise = torch.randn(COPIES, len(values), generator=generator, dtype=x.dtype)[:, which]
-    else:
-        noise = torch.randn(COPIES, *x.shape, generator=generator, dtype=x.dtype)
+    values, which = x.unique(return_inverse=True) if alike else (x, ...)
+    noise = torch.randn(COPIES, *values.shape, generator=generator, dtype=x.dtype)[:, which]
     return torch.cat([x[None], x + noise * rounding])
+
+
+def spread(copies: Tensor, rounding: Tensor) -> Tensor:
+    """Copies that are off by a further rounding."""
+    return copies + off_by(torch.zeros_like(rounding), rounding)
 
 
 def beside_threshold(s: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
@@ -349,8 +382,8 @@ def beside_threshold(s: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def tied_threshold(s: Tensor, p: Tensor) -> Tensor:
-    """Whether scores next to the threshold are equal: which of them has a gradient is a matter of choice."""
+def tied_at_threshold(s: Tensor, p: Tensor) -> Tensor:
+    """Whether scores beside the threshold are equal: which of them has its gradient is a matter of choice."""
     below, above = beside_threshold(s, p)
     return ((s == below) & (s > -math.inf)).sum(-1, keepdim=True).gt(1) | (s == above).sum(-1, keepdim=True).gt(1)
 

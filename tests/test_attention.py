@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cases import case
+from rounding import check_attention
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -88,6 +89,11 @@ def maskings() -> dict[str, tuple[dict[str, Any], Tensor]]:
     }
 
 
+def without_mapping(attend: Callable[..., Tensor], **way: Any) -> Callable[..., Tensor]:
+    """A function that is softmax attention in its own way."""
+    return lambda *inputs, mapping, **options: attend(*inputs, **options, **way)
+
+
 def test_softmax_is_torch_attention() -> None:
     softmaxes: list[dict[str, Any]] = [{"mapping": "softmax"}, {"r": 0.0}, {"r": torch.zeros(4)}]
     for i, (masking, (arguments, bias)) in enumerate(maskings().items()):
@@ -95,12 +101,9 @@ def test_softmax_is_torch_attention() -> None:
             way, size = softmaxes[(i + shared) % 3], BLOCKS[i % 3]
             inputs = qkv(shared=shared, dtype=torch.float32)
             with case(masking, shared, way, size), block_size(size):
-                ours = sparse_attention(*inputs, enable_gqa=shared > 1, **arguments, **way)
-                theirs = F.scaled_dot_product_attention(*inputs, attn_mask=bias.float(), enable_gqa=True)
-                g = torch.randn_like(ours)
-                assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-                for found, expected in zip(*(torch.autograd.grad(o, inputs, g) for o in (ours, theirs)), strict=True):
-                    assert_close(found, expected, rtol=1e-5, atol=1e-5)
+                check_attention(without_mapping(sparse_attention, **way), *inputs, mapping="softmax", **arguments)
+                torchs = without_mapping(F.scaled_dot_product_attention)
+                check_attention(torchs, *inputs, mapping="softmax", attn_mask=bias.float())
 
 
 def test_arguments_have_the_names_the_order_and_the_meaning_of_torch() -> None:
@@ -112,7 +115,7 @@ def test_arguments_have_the_names_the_order_and_the_meaning_of_torch() -> None:
     shapes = [((7, 6), (9, 6)), ((3, 7, 6), (3, 9, 6)), ((2, 4, 7, 6), (1, 4, 9, 6)), ((2, 4, 7, 6), (2, 1, 9, 6)),
               ((4, 7, 6), (2, 4, 9, 6)), ((2, 3, 4, 7, 6), (2, 3, 4, 9, 6))]  # fmt: skip
     for left, right in shapes:
-        q, k = torch.randn(left), torch.randn(right)
+        q, k = torch.randn(left).double(), torch.randn(right).double()
         with case(left, right):
             assert_close(sparse_attention(q, k, k, mapping="softmax"), F.scaled_dot_product_attention(q, k, k))
 
@@ -174,14 +177,22 @@ def results(inputs: tuple[Tensor, ...], **options: Any) -> list[Tensor]:
     return [o.detach(), *torch.autograd.grad(o.sin().sum(), inputs)]
 
 
+def with_more_keys(k: Tensor, v: Tensor, arguments: dict[str, Any]) -> Callable[..., Tensor]:
+    """Attention to further keys and values, which the arguments mask."""
+    more = k.detach(), v.detach()
+
+    def attend(query: Tensor, /, *keys: Tensor, **_: Any) -> Tensor:
+        return sparse_attention(query, *(torch.cat(pair, -2) for pair in zip(keys, more, strict=True)), **arguments)
+
+    return attend
+
+
 @every_mapping
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["blocks", "kernel"])
 def test_a_removed_key_has_no_influence_whatever_it_holds(mapping: MappingSpec, dtype: torch.dtype) -> None:
     q, k, v = qkv(dtype=dtype)
-    tolerance: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {}
-    alone = results(
-        (q, k[..., :5, :].detach().requires_grad_(), v[..., :5, :].detach().requires_grad_()), **given(mapping)
-    )
+    short = q, k[..., :5, :].detach().clone().requires_grad_(), v[..., :5, :].detach().clone().requires_grad_()
+    alone = results(short, **given(mapping))
     keep = torch.arange(9) < 5
     first = list(MAPPINGS).index(mapping.name)  # over all mappings, every pair of a value and a removal
     for i, held in enumerate((1e6, math.nan, math.inf, -math.inf, torch.finfo(dtype).max)):
@@ -191,7 +202,10 @@ def test_a_removed_key_has_no_influence_whatever_it_holds(mapping: MappingSpec, 
         arguments = {**REMOVALS[removal](keep), **given(mapping)}
         with case(held, removal), block_size(BLOCKS[i % 3]):
             o, dq, dk, dv = results((q, k, v), **arguments)
-            assert_close([o, dq, dk[..., :5, :], dv[..., :5, :]], alone, **tolerance)
+            if dtype == torch.float64:
+                assert_close([o, dq, dk[..., :5, :], dv[..., :5, :]], alone)
+            else:
+                check_attention(with_more_keys(k[..., 5:, :], v[..., 5:, :], arguments), *short, **given(mapping))
             assert dk[..., 5:, :].count_nonzero() == dv[..., 5:, :].count_nonzero() == 0
             weights = attention_weights(q, k, **arguments)
             assert weights[..., 5:].count_nonzero() == 0
@@ -256,13 +270,12 @@ def test_the_edge_reaches_the_mapping_in_every_path() -> None:
             with case(mapping, edge):
                 assert_close(attention_weights(q, k, **options), p)
                 expected = torch.autograd.grad((p @ v).sin().sum(), (q, k, v))
-                for dtype, size in ((torch.float64, 1 << 18), (torch.float64, 20), (torch.float32, 1 << 18)):
-                    inputs = tuple(x.detach().to(dtype).requires_grad_() for x in (q, k, v))
+                for size in (1 << 18, 20):
                     with block_size(size):
-                        o, *gradients = results(inputs, **options)
-                    tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
-                    assert_close(o.double(), p @ v, **tolerance)
-                    assert_close([d.double() for d in gradients], [*expected], **tolerance)
+                        o, *gradients = results((q, k, v), **options)
+                    assert_close(o, p @ v)
+                    assert_close(gradients, [*expected])
+                check_attention(sparse_attention, q.float(), k.float(), v.float(), **options)
                 vmapped = vmap(lambda q, k, v, o=options: sparse_attention(q, k, v, **o))(q, k, v)
                 assert_close(vmapped, p @ v)
 
@@ -283,7 +296,7 @@ def test_half_precision_is_computed_in_float32() -> None:
         o, weights = sparse_attention(*inputs, r=0.5), attention_weights(*inputs[:2], r=0.5)
         assert o.dtype == weights.dtype == dtype
         q, k, v = (x.float() for x in inputs)
-        assert_close(o, sparse_attention(q, k, v, r=0.5).to(dtype))
+        assert torch.equal(o, sparse_attention(q, k, v, r=0.5).to(dtype))
         assert all(found.dtype == dtype for found in torch.autograd.grad(o.sum(), inputs))
 
 
@@ -293,9 +306,10 @@ def test_autocast_does_what_it_does_to_torch_attention() -> None:
         o = sparse_attention(*inputs, r=0.5)
         assert o.dtype == F.scaled_dot_product_attention(*inputs).dtype == torch.bfloat16
         inside = torch.autograd.grad(o.float().sum(), inputs, retain_graph=True)
-    assert_close(inside, torch.autograd.grad(o.float().sum(), inputs))
+    for mine, expected in zip(inside, torch.autograd.grad(o.float().sum(), inputs), strict=True):
+        assert torch.equal(mine, expected)
     q, k, v = (x.bfloat16() for x in inputs)
-    assert_close(o, sparse_attention(q, k, v, r=0.5))
+    assert torch.equal(o, sparse_attention(q, k, v, r=0.5))
 
 
 def test_any_number_of_leading_dimensions() -> None:
@@ -477,7 +491,7 @@ def test_backward_does_not_depend_on_the_state_of_the_process(state: str) -> Non
             found.append(gradients)
         for mine, expected in zip(*found, strict=True):
             with case(f"derivative of order {order}"):
-                assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+                assert torch.equal(mine, expected)
 
 
 def test_an_input_changed_in_place_before_backward_raises_an_error() -> None:

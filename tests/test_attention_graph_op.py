@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from cases import case
+from rounding import check_attention
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -76,14 +77,8 @@ def test_it_does_for_every_mapping_and_dtype() -> None:
 
 @compiles
 def test_inductor_gives_them_too_with_a_learnable_rate_and_bias() -> None:
-    leaves = (*qkv(), torch.full((4,), 0.4, requires_grad=True), torch.randn(4, 7, 9, requires_grad=True))
-
-    def f(q: Tensor, k: Tensor, v: Tensor, r: Tensor, bias: Tensor) -> Tensor:
-        return sparse_attention(q, k, v, bias, enable_gqa=True, r=r)
-
-    compiled = torch.compile(f, fullgraph=True)
-    for mine, eager in zip(results(compiled, leaves), results(f, leaves), strict=True):
-        assert_close(mine, eager, rtol=1e-6, atol=1e-6)
+    options: dict[str, Any] = {"attn_mask": torch.randn(4, 7, 9), "r": torch.full((4,), 0.4)}
+    check_attention(torch.compile(sparse_attention, fullgraph=True), *qkv(), mapping="r_softmax", **options)
 
 
 @compiles
@@ -104,13 +99,12 @@ def test_the_kernels_are_chosen_when_the_graph_runs_and_backward_uses_those_of_f
     leaves = qkv()
     f = attend("r_softmax")
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    native = results(compiled, leaves)
+    check_attention(lambda q, k, v, **_: compiled(q, k, v), *leaves, **given("r_softmax"))
     with use_kernels("reference"):
         expected, o = results(f, leaves), compiled(*leaves)
     g = torch.randn(o.shape, generator=torch.Generator().manual_seed(1))
     for mine, theirs in zip([o, *torch.autograd.grad(o, leaves, g)], expected, strict=True):
         assert torch.equal(mine, theirs)
-    assert_close(native, expected, rtol=1e-5, atol=1e-5)
 
 
 @compiles

@@ -21,6 +21,7 @@ from rsoftmax.attention import (
     sparse_sdpa,
 )
 
+pytestmark = pytest.mark.usefixtures("in_float64")
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "batch first": {"batch_first": True},
     "length first": {},
@@ -28,7 +29,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "other widths": {"kdim": 10, "vdim": 6, "batch_first": True},
     "appended keys": {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True},
 }
-CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def masks(batch: int, queries: int, keys: int, heads: int) -> dict[str, dict[str, Any]]:
@@ -65,14 +65,14 @@ def test_softmax_is_torchs_module(configuration: str) -> None:
         for name, arguments in masks(2, 5, 7, 2).items():
             with case("train" if training else "eval", name):
                 found = [m.train(training)(q, k, v, **arguments) for m in (ours, theirs)]
-                assert_close(found[0], found[1], **CLOSE)
+                assert_close(found[0], found[1])
                 mine, expected = (
                     torch.autograd.grad(o[0].sin().sum(), m.out_proj.weight)
                     for o, m in zip(found, (ours, theirs), strict=True)
                 )
-                assert_close(mine, expected, **CLOSE)
+                assert_close(mine, expected)
                 with torch.no_grad():
-                    assert_close(ours(q, k, v, **arguments), theirs(q, k, v, **arguments), **CLOSE)
+                    assert_close(ours(q, k, v, **arguments), theirs(q, k, v, **arguments))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -81,12 +81,12 @@ def test_self_attention_unbatched_and_nested_tensors() -> None:
     ours = replace_attention(theirs, "softmax")
     assert isinstance(ours, MultiheadAttention)
     x = torch.randn(5, 8)
-    assert_close(ours(x, x, x), theirs(x, x, x), **CLOSE)
+    assert_close(ours(x, x, x), theirs(x, x, x))
     with torch.inference_mode():
         nested = torch.nested.nested_tensor([torch.randn(4, 8), torch.randn(6, 8)])
         mine, expected = (m(nested, nested, nested, need_weights=False)[0] for m in (ours, theirs))
     for a, b in zip(mine.unbind(), expected.unbind(), strict=True):
-        assert_close(a, b, **CLOSE)
+        assert_close(a, b)
     with pytest.raises(ValueError, match="nested tensors need batch_first=True"), torch.inference_mode():
         ours(nested, nested, nested.clone())
     with pytest.raises(ValueError, match="nested tensors take no masks"), torch.inference_mode():
@@ -132,7 +132,7 @@ def test_a_stack_of_layers_is_torchs_with_softmax_and_ours_otherwise() -> None:
                 with case(name, type(model.layers[0]).__module__):
                     found = model(x, **options)
                     n = min(found.shape[1], expected.shape[1])
-                    assert_close(found[:, :n][keep[:, :n]], expected[:, :n][keep[:, :n]], **CLOSE)
+                    assert_close(found[:, :n][keep[:, :n]], expected[:, :n][keep[:, :n]])
             assert not torch.allclose(sparse(x, **options)[keep], expected[:, :6][keep], atol=1e-3)
 
 
@@ -145,9 +145,7 @@ def test_the_decoder_layer_is_torchs_with_softmax() -> None:
     for training in (True, False):
         with case(training):
             options = {"tgt_mask": causal, "tgt_is_causal": True}
-            assert_close(
-                ours.train(training)(x, memory, **options), theirs.train(training)(x, memory, **options), **CLOSE
-            )
+            assert_close(ours.train(training)(x, memory, **options), theirs.train(training)(x, memory, **options))
     sparse = TransformerDecoderLayer(8, 2, 16, batch_first=True, mapping="r_softmax", r=0.5).eval()
     assert isinstance(sparse.multihead_attn, MultiheadAttention)
     assert not torch.allclose(sparse(x, memory), theirs(x, memory), atol=1e-3)
@@ -226,7 +224,7 @@ def test_sparse_sdpa_serves_calls_and_restores_torch() -> None:
             nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()(torch.randn(2, 5, 8))
     assert counter.calls == 2
     assert F.scaled_dot_product_attention is before
-    assert_close(found, before(q, k, v, attn_mask=mask, scale=0.3), **CLOSE)
+    assert_close(found, before(q, k, v, attn_mask=mask, scale=0.3))
     with sparse_sdpa("k_softmax", k=2, edge=0):
         hard = F.scaled_dot_product_attention(q, k, torch.eye(6).expand(2, 4, 6, 6))
     assert (hard.count_nonzero(-1) == 2).all()

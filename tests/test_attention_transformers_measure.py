@@ -14,6 +14,8 @@ from transformers_models import LAYERS, LONG, SHORT, WORDS, batch_for, built, cl
 from rsoftmax.attention.transformers import attention_layers, attention_maps, head_parameters, set_attention, sparsity
 from rsoftmax.attention.transformers.attend import Observer, observing
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 
 @every_model
 def test_attentions_come_with_the_output(name: str) -> None:

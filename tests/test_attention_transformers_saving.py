@@ -45,6 +45,8 @@ from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import head_counts
 from rsoftmax.mappings import MAPPINGS, MappingSpec, sparsemax, t_softmax
 
+pytestmark = pytest.mark.usefixtures("in_float64")
+
 
 @pytest.mark.parametrize(
     "r",
@@ -69,7 +71,7 @@ def test_half_precision_keeps_the_rate(tmp_path: Path) -> None:
     set_attention(model, "r_softmax", r=0.15)
     half = copy.deepcopy(model).to(torch.bfloat16)
     assert output(half, batch).dtype == torch.bfloat16
-    assert_close(output(half, batch).float(), output(model, batch), atol=2e-2, rtol=0)
+    assert_close(output(half, batch).double(), output(model, batch), atol=2e-2, rtol=0)
     model.save_pretrained(tmp_path)
     read = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert read.dtype == torch.bfloat16
@@ -98,7 +100,7 @@ def test_a_saved_model_comes_back_with_its_rates(name: str, learnable: bool, tmp
     assert torch.equal(head_parameters(read).values, head_parameters(model).values)
     assert_close(output(read, batch), output(model, batch))
     if learnable:
-        assert_close(head_parameters(model).values, torch.sigmoid(torch.logit(given) + 0.1))
+        assert_close(head_parameters(model).values, torch.sigmoid(torch.logit(given) + 0.1), check_dtype=False)
     again = tmp_path / "again"
     read.save_pretrained(again)
     assert torch.equal(head_parameters(type(model).from_pretrained(again)).values, head_parameters(model).values)
@@ -161,7 +163,7 @@ def test_a_mapping_with_a_parameter_added_later_is_saved_and_comes_back(
     set_attention(model, row.name, t=[1.0, 2.0])
     model.save_pretrained(tmp_path)
     read = hf.AutoModel.from_pretrained(tmp_path)
-    assert_close(head_parameters(read).values, torch.tensor([[1.0] * HEADS, [2.0] * HEADS]))
+    assert_close(head_parameters(read).values, torch.tensor([[1.0] * HEADS, [2.0] * HEADS]), check_dtype=False)
     late = output(read, batch)
     set_attention(model, "t_softmax", t=[1.0, 2.0])
     assert_close(late, output(model, batch))
@@ -289,7 +291,7 @@ def test_a_configuration_with_too_many_rates_is_an_error_at_the_first_call_of_a_
 def test_dense_weights_take_the_rates_of_a_configuration_learned_or_not(learnable: bool, tmp_path: Path) -> None:
     folder = damaged(tmp_path, {"r": [0.2, 0.4], "learnable": learnable}, learnable=learnable)
     read = hf.AutoModelForSequenceClassification.from_pretrained(folder)
-    assert_close(head_parameters(read).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]))
+    assert_close(head_parameters(read).values, torch.tensor([[0.2] * HEADS, [0.4] * HEADS]), check_dtype=False)
     assert any("rsoftmax" in name for name, _ in read.named_parameters()) == learnable
     assert output(read, batch_for("bert")).isfinite().all()
 
@@ -385,7 +387,9 @@ def test_a_part_with_its_own_settings_keeps_them(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     read: Any = hf.CLIPModel.from_pretrained(tmp_path)
     assert_close(head_parameters(read).values, head_parameters(model).values)
-    assert_close(head_parameters(read).values, torch.tensor([0.7, 0.7, 0.5, 0.5])[:, None].expand(-1, HEADS))
+    assert_close(
+        head_parameters(read).values, torch.tensor([0.7, 0.7, 0.5, 0.5])[:, None].expand(-1, HEADS), check_dtype=False
+    )
     learned = [key for key, _ in read.named_parameters() if "rsoftmax" in key]
     assert len(learned) == LAYERS
     assert all("text_model" in key for key in learned)

@@ -71,7 +71,7 @@ def assert_same_values(p: Tensor, expected: Tensor, name: str) -> None:
     assert (((p - expected).abs() <= allowed) | expected.isnan()).all(), (p, expected)
 
 
-def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Tensor, **options: float) -> None:
+def assert_alike(name: str, x: Tensor, mask: Tensor | None, value: object, g: Tensor, **options: Any) -> None:
     if x.dtype == torch.float32:
         check_mapping(name, x, value, g=g, mask=mask, **options)
     mine = mapped(name, "native", x, mask, value, g, **options)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rounding import Truth, check_attention, check_mapping, check_weights
+from rounding import attention as truth_of_attention
 from torch import Tensor
 
 from rsoftmax import MAPPINGS, r_softmax
@@ -55,7 +56,8 @@ def test_ordinary_results_are_inside_of_the_bound(name: str) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         assert check_attention(attention, *qkv(dtype=dtype), mapping=name, **example(name)) <= 1
     x, value = torch.randn(2, 4, 9, 40), next(iter(example(name).values()), None)
-    assert check_mapping(name, x, value, mask=bias > 0) <= 1
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert check_mapping(name, x.to(dtype), value, mask=bias > 0) <= 1
     assert check_weights(name, MAPPINGS[name].function(x, *([] if value is None else [value])), x, value) <= 1
 
 
@@ -71,6 +73,43 @@ def test_a_small_error_in_one_number_is_refused(number: str) -> None:
     check_attention(partial(attend, error=1e-7), q, k, v, mapping="r_softmax", r=0.4)
     with pytest.raises(AssertionError, match=rf"{number}\[.*times the bound"):
         check_attention(partial(attend, error=1e-5), q, k, v, mapping="r_softmax", r=0.4)
+
+
+ALL_BUT_ONE = torch.arange(9 * 40).reshape(9, 40) != 7
+FAULTS: dict[str, Callable[..., Tensor]] = {
+    "the output is scaled": lambda *inputs, **options: attention(*inputs, **options) * (1 + 1e-5),
+    "one weight is missing": lambda *inputs, **options: attention(*inputs, **options, attn_mask=ALL_BUT_ONE),
+    "one zero too many": lambda *inputs, r, **options: attention(*inputs, r=r + 1 / 39, **options),
+    "the threshold is a little higher": lambda *inputs, r, **options: attention(*inputs, r=r + 1e-5, **options),
+    "the scale is a little larger": lambda *inputs, **options: attention(*inputs, scale=0.25 + 1e-5, **options),
+    "keys of another head": lambda q, k, v, **options: attention(q, k.flip(1), v, **options),
+    "a gradient is missing": lambda q, k, v, **options: attention(q, k.detach() + 0 * k, v, **options),
+    "an edge": lambda *inputs, **options: attention(*inputs, edge=3.0, **options),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_refused(fault: str) -> None:
+    q, k, v = qkv()
+    with pytest.raises(AssertionError, match="times the bound"):
+        check_attention(FAULTS[fault], q, k, v, mapping="r_softmax", r=0.4)
+
+
+def test_scores_within_rounding_of_the_threshold_are_recognised() -> None:
+    """The key that decides is there twice, the second time with another rounding; without it the row is judged."""
+    q, k, v = (x[:1, :1] for x in qkv())
+    order = (q[:, :, :1] @ k.mT).argsort().flatten()
+    for apart, undecided in ((1e-7, True), (1e-3, False)):
+        near = torch.cat([k, k[:, :, order[20:21]] * (1 + apart)], 2)
+        g, truths = truth_of_attention(
+            q[:, :, :1], near, torch.cat([v, v[:, :, :1]], 2), torch.ones(1, 1, 1, 8), None, False,
+            mapping="k_softmax", k=20.0,
+        )  # fmt: skip
+        assert bool((g == 0).all()) == bool(truths["o"].rounding.isinf().all()) == undecided
+    x = torch.tensor([[0.0, 1.0, 1.0 + 1e-7, 3.0]])
+    assert check_mapping("t_softmax", x, 2.0) < 1  # 1 is at the threshold up to rounding
+    with pytest.raises(AssertionError, match="the error is inf"):
+        check_weights("k_softmax", torch.tensor([[0.0, 0.0, 0.0, 1.0]]), x, 2.0)  # comparisons are exact
 
 
 def test_a_wrong_zero_is_refused() -> None:

@@ -27,8 +27,10 @@ import oracle
 import pytest
 import torch
 from cases import ADVERSARIAL, case
+from rounding import check_weights
 from torch import Tensor
 
+from rsoftmax import MAPPINGS
 from rsoftmax.kernels import reference
 from rsoftmax.kernels import triton as kernels
 
@@ -151,6 +153,8 @@ def assert_alike(
     theirs = reference_forward(name, x, value, mask, g, **options)
     truth = reference_forward(name, x.double(), value, mask, g.double(), **options)
     assert_same_values(name, mine[0], theirs[0])
+    if x.dtype == torch.float32 and name in MAPPINGS:
+        check_weights(name, mine[0], x if mask is None else x.masked_fill(~mask, -math.inf), value, **options)
     assert_same_gradients(name, mine, theirs, truth, x if mask is None else x.masked_fill(~mask, -math.inf))
 
 

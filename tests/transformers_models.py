@@ -175,8 +175,10 @@ def batch_for(name: str) -> dict[str, Tensor]:
 
 
 def output(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The first output; pictures in the dtype of the model."""
+    dtype = next(model.parameters()).dtype
     with torch.no_grad():
-        found: Tensor = model(**batch)[0]
+        found: Tensor = model(**{key: x.to(dtype) if x.is_floating_point() else x for key, x in batch.items()})[0]
     return found
 
 
