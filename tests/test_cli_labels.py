@@ -264,6 +264,7 @@ def test_mistakes_in_options_are_answered(
 ) -> None:
     words: list[Any] = ["--labels", "labels", "--out", tmp_path / "out"]
     assert "pass exactly one of --text or --image or --features" in rsoftmax("train", table, *words, code=2)
+    assert "'labels' is the column of labels" in rsoftmax("train", table, "--features", "u, labels", *words, code=2)
     assert "is not one of 'micro', 'macro', 'samples'" in rsoftmax(
         "train", table, "--text", "text", "--average", "weighted", *words, code=2
     )

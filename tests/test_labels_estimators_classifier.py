@@ -94,6 +94,8 @@ def test_keeps_the_conventions_of_scikit_learn(estimator: SparseLabelClassifier,
 def test_all_arguments_are_keywords_with_scikit_learn_s_words() -> None:
     with pytest.raises(TypeError):
         SparseLabelClassifier("micro")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"training must be TrainingOptions\(\.\.\.\) or None, got \{'lr': 0.1\}"):
+        SparseLabelClassifier(training={"lr": 0.1}).fit(np.eye(9), np.eye(9))  # type: ignore[arg-type]
     names = set(SparseLabelClassifier().get_params())
     assert {"hidden_layer_sizes", "n_estimators", "class_weight", "warm_start", "verbose", "random_state"} <= names
     assert len(names) == 15

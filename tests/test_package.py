@@ -110,4 +110,12 @@ def test_the_generated_tables_are_not_stale() -> None:
 def test_a_module_that_is_imported_alone_knows_the_mappings() -> None:
     modules = ("attention.functional", "labels.head", "losses", "mappings", "nn", "sampling")
     check = "from rsoftmax.registry import MAPPINGS; assert 'r_softmax' in MAPPINGS"
-    run_programs("import torch", {module: f"import rsoftmax.{module}; {check}" for module in modules})
+    programs = {module: f"import rsoftmax.{module}; {check}" for module in modules}
+    read = "from rsoftmax.cli.arguments import parameters; from types import SimpleNamespace"
+    programs["cli"] = f"{read}; assert parameters(SimpleNamespace(args=['--t', '6'])) == {{'t': 6.0}}"
+    run_programs("import torch", programs)
+
+
+def test_the_lazy_packages_list_their_public_names() -> None:
+    for package in (rsoftmax, rsoftmax.attention, rsoftmax.labels):
+        assert set(package.__all__) <= set(dir(package))

@@ -49,4 +49,4 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return [*globals(), *__getattr__("__all__")]
+        return sorted({*globals(), *__getattr__("__all__")})

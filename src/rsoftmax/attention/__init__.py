@@ -29,3 +29,6 @@ else:
         },
         extra="attention",
     )
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

@@ -36,7 +36,8 @@ def parameters(context: typer.Context) -> dict[str, float]:
 
     Their names come from the table of mappings, so torch is loaded when the command runs and not for its help.
     """
-    from rsoftmax.registry import MAPPINGS, describe_parameters
+    from rsoftmax.mappings import MAPPINGS  # registers the built-in mappings
+    from rsoftmax.registry import describe_parameters
 
     options = {option.name: option for spec in MAPPINGS.values() for option in spec.options}
     texts = describe_parameters() | {name: f"{name}, {option.domain.text}" for name, option in options.items()}

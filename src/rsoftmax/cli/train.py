@@ -69,6 +69,11 @@ def train(
     from rsoftmax.labels.models.tables import read
 
     modality, column = _one_input({"text": text, "image": image, "features": features})
+    if labels in map(str.strip, column.split(",") if modality == "features" else [column]):
+        raise typer.BadParameter(
+            f"{labels!r} is the column of labels, which a model cannot learn from; leave it out",
+            param_hint=f"--{modality}",
+        )
     parameter = parameters(context)
     options: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     options = {name: value for name, value in options.items() if value is not None}

@@ -65,3 +65,6 @@ else:
         },
         extra="labels",
     )
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

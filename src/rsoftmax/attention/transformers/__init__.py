@@ -16,9 +16,8 @@ Needs ``pip install 'rsoftmax[attention]'``.
 try:
     import transformers  # noqa: F401
 except ImportError as missing:
-    raise ImportError(
-        f"rsoftmax.attention.transformers needs {missing.name}: pip install 'rsoftmax[attention]'"
-    ) from missing
+    message = f"rsoftmax.attention.transformers needs {missing.name}: pip install 'rsoftmax[attention]'"
+    raise ModuleNotFoundError(message, name=missing.name) from missing
 
 from rsoftmax.attention.transformers.api import (
     HeadTable,

@@ -1,7 +1,7 @@
 """Neural networks for multi-label targets as a scikit-learn classifier."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from rsoftmax.mappings import softmax
 
 __all__ = ["SparseLabelClassifier"]
 
+Options = TypeVar("Options", HeadOptions, TrainingOptions)
 OWNER = "SparseLabelClassifier"
 SMALL_BATCH, LARGE_BATCH, MANY_SAMPLES = 32, 128, 4000
 MOST_NETWORKS, MOST_EPOCHS, FEWEST_EPOCHS = 5, 150, 3
@@ -223,11 +224,11 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     @property
     def _head(self) -> HeadOptions:
-        return HeadOptions() if self.head is None else self.head
+        return _options("head", self.head, HeadOptions)
 
     @property
     def _training(self) -> TrainingOptions:
-        return TrainingOptions() if self.training is None else self.training
+        return _options("training", self.training, TrainingOptions)
 
     @property
     def _batch_size(self) -> int:
@@ -424,6 +425,12 @@ def _by_field(scores: Sequence[Scores], combine: Callable[[list[Tensor]], Tensor
         return None if values[0] is None else combine([v.expand(n, -1) for v, n in zip(values, sizes, strict=True)])
 
     return Scores(*map(combined, zip(*scores, strict=True)))
+
+
+def _options(name: str, options: Options | None, kind: type[Options]) -> Options:
+    if not isinstance(options, kind | None):
+        raise TypeError(f"{OWNER}: {name} must be {kind.__name__}(...) or None, got {options!r}")
+    return options or kind()
 
 
 def _check_nan(p: NDArray[Any]) -> NDArray[Any]:
