@@ -1,6 +1,7 @@
 """The base of the multi-label meta-estimators: clones fitted on folds, held-out log-odds, metadata routing."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -86,7 +87,7 @@ class FoldModel:
         return log_odds
 
 
-class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Base class of multi-label meta-estimators: targets, log-odds of held-out samples, metadata routing.
 
     Subclasses have the attributes ``estimator``, ``cv``, ``n_jobs``, ``random_state`` and ``verbose``, and implement
@@ -144,13 +145,13 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.classifier_tags.multi_label = True
         return tags
 
+    @abstractmethod
     def _log_odds(self, X: Matrix) -> Array:
         """Log-odds [samples, K]; NaN for labels that never or always occurred in training."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
         """The labels [samples, K]."""
-        raise NotImplementedError
 
     def _checked_log_odds(self, X: Matrix) -> Array:
         check_is_fitted(self, "models_")
