@@ -96,6 +96,21 @@ def test_a_warning_is_shown_without_its_location() -> None:
     assert done.stderr == "warning: a word\n"
 
 
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_output_that_cannot_be_written_is_an_error_and_a_closed_pipe_is_none() -> None:
+    for words in ("list", "list --markdown", "--help"):
+        for redirect, message in (
+            ("> /dev/full", "rsoftmax: input or output failed: [Errno 28] No space left on device\n"),
+            (">&-", "rsoftmax: stdout is closed; redirect it to a file or to /dev/null\n"),
+            ("| true", ""),
+        ):
+            done = subprocess.run(
+                f"{sys.executable} -m rsoftmax {words} {redirect}", shell=True, capture_output=True, text=True
+            )
+            assert (done.stderr, done.returncode) == (message, int(bool(message))), (words, redirect)
+
+
 def test_the_version_is_that_of_the_package() -> None:
     assert rsoftmax("--version") == f"rsoftmax {__version__}\n"
 

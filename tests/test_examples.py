@@ -71,9 +71,24 @@ def test_the_service_answers_what_the_model_says(client: httpx.Client, model: Pa
 @pytest.mark.process
 def test_the_service_answers_no_texts_with_no_labels_and_refuses_what_is_no_list_of_texts(client: httpx.Client) -> None:
     assert client.post("/predict", json={"texts": []}).json() == []
-    for wrong in ("I love it", [1, 2], ["so"] * 257, "\ud800", ["\ud800"]):
+    for wrong in ("I love it", [1, 2], ["so"] * 33, "\ud800", ["\ud800"]):
         body, as_json = json.dumps({"texts": wrong}), {"content-type": "application/json"}
         assert client.post("/predict", content=body, headers=as_json).status_code == 422, body[:40]
+
+
+@pytest.mark.process
+def test_the_service_refuses_a_body_that_is_large_or_of_unknown_size(client: httpx.Client) -> None:
+    as_json = {"content-type": "application/json"}
+    for size, status in ((1 << 20, 200), ((1 << 20) + 1, 413), (20 << 20, 413)):
+        body = json.dumps({"texts": ["so"]}).ljust(size).encode()
+        assert client.post("/predict", content=body, headers=as_json).status_code == status, size
+    assert client.post("/predict", content=iter([body]), headers=as_json).status_code == 411
+
+
+@pytest.mark.process
+def test_the_service_says_which_texts_are_truncated(client: httpx.Client) -> None:
+    answers = client.post("/predict", json={"texts": ["so", "so " * 1000]}).json()
+    assert [answer["truncated"] for answer in answers] == [False, True]
 
 
 @pytest.mark.process

@@ -8,25 +8,38 @@ For rows of numbers, use `rsoftmax.labels.TableModel.load` and `list[list[float]
 """
 
 import os
+from collections.abc import Awaitable, Callable
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from rsoftmax.labels import LabelModel
 
+MAX_BYTES, MAX_TEXTS = 1 << 20, 32  # of a request; a text is truncated to the length that the model was trained with
 model = LabelModel.from_pretrained(os.environ["MODEL"])
 app = FastAPI(title="Text labels")
 
 
 class Question(BaseModel):
-    texts: list[str] = Field(max_length=256)
+    texts: list[str] = Field(max_length=MAX_TEXTS)
 
 
 class Answer(BaseModel):
     labels: list[str]
     marginals: dict[str, float]
+    truncated: bool
+
+
+@app.middleware("http")
+async def limit_size(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Answer 413 before a large body is read; without its size in the header, 411."""
+    if "transfer-encoding" in request.headers:
+        return JSONResponse({"detail": "the request needs the header Content-Length"}, 411)
+    if int(request.headers.get("content-length", 0)) > MAX_BYTES:
+        return JSONResponse({"detail": f"a request may have {MAX_BYTES} bytes; send fewer texts at a time"}, 413)
+    return await proceed(request)
 
 
 @app.exception_handler(RequestValidationError)
@@ -43,13 +56,14 @@ def labels() -> list[str]:
 @app.post("/predict")
 def predict(question: Question) -> list[Answer]:
     try:
-        output = model.outputs(question.texts)
+        output, truncated = model.outputs(question.texts), model.truncated(question.texts)
     except ValueError as error:
         raise HTTPException(422, str(error)) from None
     return [
         Answer(
             labels=[name for name, yes in zip(model.names, chosen, strict=True) if yes],
             marginals=dict(zip(model.names, marginals, strict=True)),
+            truncated=index in truncated,
         )
-        for chosen, marginals in zip(output.labels.tolist(), output.marginals.tolist(), strict=True)
+        for index, (chosen, marginals) in enumerate(zip(output.labels.tolist(), output.marginals.tolist(), strict=True))
     ]

@@ -1,8 +1,8 @@
 """Folders of saved models: what may be written or removed, and how one version replaces another.
 
 A save writes its files into a hidden folder next to the old ones, and one rename commits them; then they are moved to
-their names. After a kill the next load or save finishes these moves, or deletes the files of a save that was not
-committed. Only one process may save to a folder at a time, and none should load from it meanwhile.
+their names. After a kill the next load or save finishes these moves; the next save deletes the files of one that was
+not committed. Only one process may save to a folder at a time, and none should load from it meanwhile.
 """
 
 import json
