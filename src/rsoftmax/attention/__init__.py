@@ -24,8 +24,8 @@ else:
             "functional": "attention_weights sparse_attention",
             "layers": "MultiheadAttention TransformerDecoderLayer TransformerEncoderLayer replace_attention"
             " sparse_sdpa",
-            "transformers": "HeadTable SparsifyReport SparsitySchedule attention_layers attention_maps head_parameters"
-            " parameter_groups register_attention set_attention set_head_parameters sparsify sparsity",
+            "transformers": "GrowingCache HeadTable SparsifyReport SparsitySchedule attention_layers attention_maps"
+            " head_parameters parameter_groups register_attention set_attention set_head_parameters sparsify sparsity",
         },
         extra="attention",
     )

@@ -28,11 +28,13 @@ from rsoftmax.attention.transformers.api import (
     set_attention,
     set_head_parameters,
 )
+from rsoftmax.attention.transformers.cache import GrowingCache
 from rsoftmax.attention.transformers.measure import attention_maps, sparsity
 from rsoftmax.attention.transformers.saving import register_attention
 from rsoftmax.attention.transformers.sparsify import SparsifyReport, sparsify
 
 __all__ = [
+    "GrowingCache",
     "HeadTable",
     "SparsifyReport",
     "SparsitySchedule",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel, initialization
+from transformers.cache_utils import DynamicLayer as DynamicLayer  # the base of a layer that grows in place
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 

@@ -1,9 +1,9 @@
-"""Register the mappings with transformers, and save and load sparse models, by extending six of its methods.
+"""Register the mappings with transformers, and save and load sparse models, by extending seven of its methods.
 
 transformers does not save a model's attention implementation, and offers no way to add submodules to a model under
 construction. Six methods of ``PreTrainedConfig`` and ``PreTrainedModel`` are extended by the functions of the same name
-below, for models that use one of our mappings and for no others. Nothing is changed before
-:func:`register_attention` is called.
+below, and one of ``GenerationMixin`` by that in ``cache``, for models that use one of our mappings and for no others.
+Nothing is changed before :func:`register_attention` is called.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,13 @@ from numbers import Real
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from rsoftmax._transformers import ENTRY
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.adapter import Implementation
 from rsoftmax.attention.transformers.attend import register
+from rsoftmax.attention.transformers.cache import _prepare_cache_for_generation
 from rsoftmax.attention.transformers.parameters import (
     ATTRIBUTE,
     HeadParameter,
@@ -52,8 +53,9 @@ def register_attention() -> None:
     Call it before ``from_pretrained`` in a new process. :func:`set_attention` and :func:`sparsify` call it themselves.
     Without it, transformers stops with an error about an unknown ``attn_implementation``.
 
-    Every mapping becomes an ``attn_implementation``, and six methods of transformers are extended, so that models with
-    a mapping are saved and loaded with its parameter. Other models are not affected.
+    Every mapping becomes an ``attn_implementation``, and seven methods of transformers are extended, so that models
+    with a mapping are saved and loaded with its parameter, and generate with a :class:`GrowingCache`. Other models are
+    not affected.
 
     Example:
         >>> from transformers import AttentionInterface
@@ -68,6 +70,7 @@ def register_attention() -> None:
     building = (_check_and_adjust_attn_implementation, post_init, _initialize_weights)
     for method in (*building, set_attn_implementation, save_pretrained):
         adapter.extend(PreTrainedModel, method)
+    adapter.extend(GenerationMixin, _prepare_cache_for_generation)
 
 
 def remember(config: PreTrainedConfig, setting: Setting) -> None:
