@@ -5,6 +5,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, BertModel
 
+from rsoftmax._transformers import load_pretrained
 from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
 from rsoftmax.labels.models.finetuning import last_checkpoint
@@ -499,3 +501,13 @@ def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, tmp_path: 
     for max_tokens in (0, 3, -1):
         with pytest.raises(ValueError, match=f"max_tokens must be an integer of at least 4, got {max_tokens}"):
             LabelModel.from_encoder(text_encoder, NAMES, max_tokens=max_tokens)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the hub is asked again"))
+    for load in (LabelModel.from_pretrained, partial(LabelModel.from_encoder, labels=NAMES), load_pretrained):
+        with pytest.raises(ValueError, match="no such folder, not in the cache, and the hub cannot be reached"):
+            load("me/nowhere")

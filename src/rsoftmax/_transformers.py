@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
@@ -48,23 +50,41 @@ def max_positions(model: nn.Module) -> int | None:
     return most - max(unused, default=0)
 
 
+def check_source(source: str, cache_dir: str | Path | None = None, revision: str | None = None) -> None:
+    """Raise ValueError if a source is no folder, not in the cache, and cannot be looked up on the hub.
+
+    transformers would ask a hub that cannot be reached for half a minute. A name that cannot be a hub id, or is in an
+    existing folder, is a mistyped path: it is not looked up.
+    """
+    path = Path(source)
+    is_path = source.count("/") > 1 or source.startswith((".", "/", "~"))
+    if path.is_dir():
+        return
+    if is_path or (path.parent != Path() and path.parent.is_dir()):
+        raise ValueError("no such folder")
+    try:
+        if not isinstance(try_to_load_from_cache(source, "config.json", cache_dir, revision), str):
+            get_hf_file_metadata(hf_hub_url(source, "config.json", revision=revision))
+    except (HfHubHTTPError, HFValidationError):  # transformers explains these answers
+        return
+    except Exception as error:  # of the network; their kinds depend on the version of huggingface_hub
+        raise ValueError(f"no such folder, not in the cache, and the hub cannot be reached: {error}") from None
+
+
 @quiet()
 def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
     """Load a tokenizer and a model, from safetensors only and without remote code.
 
     Args:
-        source: a folder or hub id. A name that cannot be a hub id, or is in an existing folder, is a mistyped path: it
-            is not looked up on the hub.
+        source: a folder or hub id.
         task_head: whether to load the model with the head that it was saved with.
     """
-    path, invalid = Path(source), f"{source!r} is not a folder or hub id with a model and its tokenizer"
-    is_path = source.count("/") > 1 or source.startswith((".", "/", "~"))
-    if not path.is_dir() and (is_path or (path.parent != Path() and path.parent.is_dir())):
-        raise ValueError(f"{invalid}: no such folder")
     try:
+        check_source(source)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{invalid}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {reason}") from error

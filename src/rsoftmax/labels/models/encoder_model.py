@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from rsoftmax._transformers import ENTRY, max_positions, quiet
+from rsoftmax._transformers import ENTRY, check_source, max_positions, quiet
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
@@ -216,6 +216,8 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
                     config = LabelModelConfig.from_dict(settings)
                     check_names(config.names)
                     _check_shapes(cls, config, Path(source))
+                else:
+                    check_source(str(source), options.get("cache_dir"), options.get("revision"))
                 loaded: Any = super().from_pretrained(source, *args, **options)
                 model, report = loaded
                 for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from rsoftmax._transformers import check_unicode, quiet
+from rsoftmax._transformers import check_source, check_unicode, quiet
 
 TEXT, IMAGE = "input_ids", "pixel_values"
 """The main input of an encoder, as transformers names it."""
@@ -57,6 +57,7 @@ def load_encoder(source: str) -> Encoder:
     folder = str(Path(source, layout.folder)) if layout else source
     with quiet():
         try:
+            check_source(folder)
             network, report = AutoModel.from_pretrained(
                 folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
