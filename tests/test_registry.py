@@ -192,6 +192,22 @@ def test_a_name_that_is_taken_is_refused_and_the_same_function_is_not(cool: Mapp
     assert MAPPINGS["r_softmax"].function is rsoftmax.r_softmax
 
 
+@pytest.mark.process
+def test_the_name_of_a_built_in_mapping_is_taken_before_it_is_imported() -> None:
+    program = """
+from rsoftmax.registry import MAPPINGS, register_mapping
+try:
+    @register_mapping(formula="x", zeros="none", source="these tests")
+    def softmax(x, dim=-1, *, mask=None):
+        return x
+except ValueError as error:
+    print(error, MAPPINGS["softmax"].formula)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    expected = "register_mapping: 'softmax' is already registered by rsoftmax.mappings; choose another name e^x / sum\n"
+    assert done.stdout == expected, done.stderr
+
+
 def test_a_function_that_lacks_an_argument_is_refused_at_once() -> None:
     spec: dict[str, Any] = {"formula": "x", "zeros": "none", "source": "these tests"}
     for function, missing, parameter in (

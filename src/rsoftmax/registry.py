@@ -16,6 +16,7 @@ a function         :func:`over_rows` checks the arguments; :func:`mask_to_neg_in
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -211,6 +212,7 @@ def _check_spec(spec: MappingSpec) -> None:
                 f"register_mapping: {spec.name}{signature(spec.function)} has no argument {name!r};"
                 " write f(x, <parameter>, dim=-1, *, mask=None)"
             )
+    import_module("rsoftmax.mappings")  # the names of the built-in mappings are taken, whatever was imported before
     other = MAPPINGS.get(spec.name, spec).function
     if (other.__module__, other.__qualname__) != (spec.function.__module__, spec.function.__qualname__):
         raise ValueError(
