@@ -168,6 +168,27 @@ def test_bounds_hold_in_every_row() -> None:
         assert (top(torch.randn(50, 5)).labels.sum(-1) == 4).all(), average
 
 
+def test_bounds_that_no_number_of_labels_meets_are_refused() -> None:
+    u = torch.randn(2, 3)
+    for low, high in ((2, 1), (4, None), (-1, None), (0, 4)):
+        message = f"min_labels <= max_labels <= 3 .* got min_labels={low}, max_labels={high}"
+        with pytest.raises(ValueError, match=message):
+            expected_f1_count(u, min_labels=low, max_labels=high)
+        with pytest.raises(ValueError, match=message):
+            Decoder(3, min_labels=low, max_labels=high)
+
+
+def test_negative_weights_are_refused() -> None:
+    u, y = draw_labels(20, 3)
+    weight = torch.ones(20, 1)
+    weight[3] = -2
+    for average in AVERAGES:
+        with pytest.raises(ValueError, match="weight must not be negative or NaN, got -2"):
+            Decoder(3, average).fit(u, y, weight=weight)
+    with pytest.raises(ValueError, match="weight must not be negative or NaN, got -2"):
+        expected_f1_threshold(u, weight=weight)
+
+
 def test_a_larger_beta_predicts_more_labels() -> None:
     u, y = draw_labels(500, 6)
     for average in AVERAGES:

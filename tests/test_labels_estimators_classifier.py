@@ -33,6 +33,7 @@ from rsoftmax.labels import (
     TrainingOptions,
     expected_f1_count,
 )
+from rsoftmax.labels.estimators.targets import Targets
 from rsoftmax.labels.estimators.training import EarlyStopping, Samples
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
@@ -418,6 +419,30 @@ def test_a_data_frame_gives_its_columns_and_gets_a_data_frame() -> None:
     assert model.score(rows[TEST], gaps) == model.score(rows[TEST], gaps.astype(float))
     with pytest.raises(ValueError, match="y must have the columns"):
         model.score(rows[TEST], labels[TEST].rename(columns={NAMES[0]: "other"}))
+
+
+def test_columns_of_any_type_of_pandas_hold_labels() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(Y, columns=NAMES)
+    for dtype in ("bool", "boolean", "Int64", "Float64", "category", "object", "Sparse[int]"):
+        labels = frame.astype(bool).astype(dtype) if dtype == "boolean" else frame.astype(dtype)
+        np.testing.assert_array_equal(Targets(labels, plain()).indicator(labels), Y, dtype)
+        if dtype not in ("bool", "Sparse[int]"):
+            labels.iloc[3, 1] = None
+            unknown = np.isnan(Targets(labels, plain()).indicator(labels))
+            assert np.argwhere(unknown).tolist() == [[3, 1]], dtype
+    mixed = frame.astype({NAMES[0]: "boolean", NAMES[1]: "category", NAMES[2]: "Float64"})
+    np.testing.assert_array_equal(Targets(mixed, plain()).indicator(mixed), Y)
+    words = frame.astype("object").replace({1: "yes", 0: "no"})
+    with pytest.raises(ValueError, match=r"y must hold 0 or 1, got '(yes|no)'"):
+        Targets(words, plain()).indicator(words)
+
+
+def test_columns_and_names_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="y has several columns 'air'; rename them, or keep one"):
+        plain().fit(X[TRAIN], Frame(Y[TRAIN, :3], ["air", "sea", "air"]))
+    with pytest.raises(ValueError, match="y must hold names of one type, got int, str; use str"):
+        plain().fit(X[:2], [{"air", 7}, {"air"}])
 
 
 class Frame:

@@ -235,6 +235,30 @@ def test_rows_without_weight_teach_nothing(estimator: Any) -> None:
         np.testing.assert_allclose(doubled, model.predict_proba(X[TEST]), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "estimator", [LOGISTIC, KNeighborsClassifier(), make_pipeline(StandardScaler(), LOGISTIC)], ids=str
+)
+def test_rows_with_weight_0_are_as_if_they_were_not_there(estimator: Any) -> None:
+    x, y = np.concatenate([X[TRAIN], 50 * X[TRAIN]]), np.concatenate([Y[TRAIN], 1 - Y[TRAIN]])
+    order = np.random.RandomState(0).permutation(400)
+    x, y, used = x[order], y[order], order < 200
+    halves = np.flatnonzero(used)[::2], np.flatnonzero(used)[1::2]
+    for cv in (3, 0.25, KFold(2), [(halves[0], np.setdiff1d(np.arange(400), halves[0]))]):
+        part = [(np.arange(0, 200, 2), np.arange(1, 200, 2))] if isinstance(cv, list) else cv
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # neighbours take no weights
+            model = behind(estimator, cv=cv).fit(x, y, sample_weight=used)
+            alone = behind(estimator, cv=part).fit(x[used], y[used], sample_weight=np.ones(200))
+        np.testing.assert_array_equal(model.predict_proba(X[TEST]), alone.predict_proba(X[TEST]))
+        assert model.evaluation_ is not None
+        assert alone.evaluation_ is not None
+        assert model.evaluation_.micro == alone.evaluation_.micro
+
+
+def test_negative_weights_are_refused() -> None:
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        behind().fit(X, Y, sample_weight=np.where(np.arange(300) == 7, -1.0, 1.0))
+
+
 def test_weights_count_in_calibration_and_cuts_where_the_estimator_takes_none() -> None:
     scores = FrozenEstimator(OneVsRestClassifier(LOGISTIC).fit(X[TRAIN], Y[TRAIN]))
     some = Y[TEST][:, 0] == 1

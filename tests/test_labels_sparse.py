@@ -57,7 +57,7 @@ def test_nothing_in_nothing_out() -> None:
 
 def test_wrong_arrays_say_what_is_wrong() -> None:
     indptr, indices, pi = torch.tensor([0, 2]), torch.tensor([0, 3]), torch.tensor([0.5, 0.2])
-    with pytest.raises(ValueError, match="indptr must end with the number of entries, got 2 for 2 indices and 1"):
+    with pytest.raises(ValueError, match=r"indptr must end with the number of entries, got \[2\] for 2 indices and 1"):
         decode_csr(indptr, indices, pi[:1], 4)
     with pytest.raises(ValueError, match=r"marginals must be in \[0, 1\]"):
         decode_csr(indptr, indices, 3 * pi, 4)
@@ -65,6 +65,21 @@ def test_wrong_arrays_say_what_is_wrong() -> None:
         decode_csr(indptr, indices, pi, 3)
     with pytest.raises(ValueError, match=r"average='macro' needs the tail of each label, \[4\], got 0.5"):
         decode_csr(indptr, indices, pi, 4, "macro", tail=0.5)
+    with pytest.raises(ValueError, match=r"min_labels <= max_labels <= 4 .* got min_labels=2, max_labels=1"):
+        decode_csr(indptr, indices, pi, 4, min_labels=2, max_labels=1)
+    with pytest.raises(TypeError, match="indices must be a tensor, got ndarray"):
+        decode_csr(indptr, indices.numpy(), pi, 4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"indptr must be a 1-d tensor of integers, got shape \[2\], torch.float32"):
+        decode_csr(indptr.float(), indices, pi, 4)
+    for decreasing in ([1, 2], [0, 2, 1, 2]):
+        with pytest.raises(ValueError, match="indptr must start at 0 and never decrease"):
+            decode_csr(torch.tensor(decreasing), indices, pi, 4)
+    with pytest.raises(ValueError, match="sample 1 has several entries of label 3"):
+        decode_csr(torch.tensor([0, 1, 4]), torch.tensor([3, 3, 0, 3]), torch.rand(4), 4)
+    with pytest.raises(ValueError, match="tail must not be negative or NaN, got -1"):
+        decode_csr(indptr, indices, pi, 4, tail=-1)
+    with pytest.raises(ValueError, match=r"threshold must be in \[0, 1\], got nan"):
+        decode_csr(indptr, indices, pi, 4, threshold=torch.tensor([0.1, float("nan"), 0.2, 0.3]))
 
 
 @pytest.mark.process
@@ -76,10 +91,10 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 rows, top, labels = 20_000, 50, 670_000
 g = torch.Generator().manual_seed(0)
 indptr = torch.arange(rows + 1) * top
-indices = torch.randint(labels, (rows * top,), generator=g)
+indices = torch.randint(labels // top, (rows, top), generator=g) * top + torch.arange(top)
 pi = torch.rand(rows * top, generator=g) ** 6
 for average in AVERAGES:
-    assert 0 < decode_csr(indptr, indices, pi, labels, average).float().mean() < 1
+    assert 0 < decode_csr(indptr, indices.flatten(), pi, labels, average).float().mean() < 1
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -85,7 +85,9 @@ class PlattScaling(nn.Module):
             raise ValueError(f"PlattScaling: scores and y must be [samples, {num_labels}], got shapes {shapes}")
         if scores.isinf().any():
             raise ValueError("PlattScaling: scores contain inf; clip probabilities of 0 and 1 before taking log-odds")
-        weight = (scores.new_ones(1, 1) if weight is None else weight).expand_as(scores)
+        weight = scores.new_ones(1, 1) if weight is None else weight
+        check_not_negative("PlattScaling: weight", weight)
+        weight = weight.expand_as(scores)
         step = max(-(-scores.numel() // SAMPLE), 1)
         sample = scores[::step], y[::step], weight[::step]
         problem = _Regressions.of_known(*sample)
@@ -284,3 +286,10 @@ def _warn_not_converged(which: str) -> None:
         RuntimeWarning,
         stacklevel=4,
     )
+
+
+def check_not_negative(name: str, values: float | Tensor) -> None:
+    """Raise ValueError if a value is negative or NaN."""
+    values = torch.as_tensor(values)
+    if len(wrong := values[~(values >= 0)]):
+        raise ValueError(f"{name} must not be negative or NaN, got {wrong[0]:g}")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rsoftmax._tensors import all_or_none, exact, is_exporting
-from rsoftmax.labels.calibration import PlattScaling
+from rsoftmax.labels.calibration import PlattScaling, check_not_negative
 from rsoftmax.mappings import r_softmax, weighted_softmax
 
 __all__ = [
@@ -100,6 +100,7 @@ def expected_f1_count(
     Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
     """
     check_options("micro", beta)
+    check_bounds(log_odds.shape[-1], min_labels, max_labels)
     u = log_odds.detach().to(exact(log_odds)).sort(-1, descending=True).values
     pi, k = u.sigmoid(), torch.arange(1, u.shape[-1] + 1, device=u.device)
     f_of_k = f_measure(pi.cumsum(-1), k, pi.sum(-1, keepdim=True), beta)
@@ -135,7 +136,7 @@ def expected_f1_threshold(
         with ``u > threshold`` are predicted.
 
     Raises:
-        ValueError: the log-odds contain NaN.
+        ValueError: the log-odds contain NaN, or a weight or the tail is negative.
 
     Example:
         >>> u = torch.tensor([[2.0, -1.0], [1.0, -2.0], [-1.0, -3.0]])
@@ -160,8 +161,10 @@ def expected_f1_threshold(
             f"expected_f1_threshold: log-odds of shape {[*log_odds.shape]} contain NaN; drop these samples, or set NaN"
             " to 0 with weight 0"
         )
+    check_not_negative("expected_f1_threshold: tail", tail)
     u, dims = log_odds.detach().to(exact(log_odds)), DIMS[average]
     weight = torch.ones_like(u) if weight is None else weight.to(u).expand_as(u)
+    check_not_negative("expected_f1_threshold: weight", weight)
     groups = Groups(lambda x: x.sum(dims, keepdim=True), lambda x: x.amax(dims, keepdim=True), lambda x: x)
     return groups.thresholds(u, weight, beta, tail).where((weight > 0).any(dims, keepdim=True), 0)
 
@@ -374,11 +377,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         check_options(average, beta)
-        if not 0 <= min_labels <= (num_labels if max_labels is None else max_labels) <= num_labels:
-            raise ValueError(
-                f"expected F1: 0 <= min_labels <= max_labels <= {num_labels} (the number of labels) must hold,"
-                f" got min_labels={min_labels!r}, max_labels={max_labels!r}"
-            )
+        check_bounds(num_labels, min_labels, max_labels)
         self.average, self.beta, self.min_labels, self.max_labels = average, beta, min_labels, max_labels
         self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
         self.register_buffer("threshold", torch.zeros(num_labels if average == "macro" else 1))
@@ -452,3 +451,12 @@ def check_options(average: str, beta: float) -> None:
         raise ValueError(f"expected F1: average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}")
     if not 0 < beta < math.inf:
         raise ValueError(f"expected F1: beta must be positive and finite, got {beta!r}; beta=1 is F1")
+
+
+def check_bounds(num_labels: int, min_labels: int, max_labels: int | None) -> None:
+    """Raise ValueError unless ``0 <= min_labels <= max_labels <= num_labels``."""
+    if not 0 <= min_labels <= (num_labels if max_labels is None else max_labels) <= num_labels:
+        raise ValueError(
+            f"expected F1: 0 <= min_labels <= max_labels <= {num_labels} (the number of labels) must hold,"
+            f" got min_labels={min_labels!r}, max_labels={max_labels!r}"
+        )

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rsoftmax.labels.decoding import Average, Groups, check_options, expected_f1_threshold, f_measure
+from rsoftmax.labels.calibration import check_not_negative
+from rsoftmax.labels.decoding import Average, Groups, check_bounds, check_options, expected_f1_threshold, f_measure
 
 __all__ = ["decode_csr"]
 
@@ -51,8 +52,9 @@ def decode_csr(
     Equals :class:`rsoftmax.labels.Decoder` on dense log-odds that are ``-inf`` where there is no entry.
     """
     check_options(average, beta)
-    _check_csr(indptr, indices, marginals, num_labels)
-    sample = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff().long())
+    check_bounds(num_labels, min_labels, max_labels)
+    check_not_negative("decode_csr: tail", tail)
+    sample = _check_csr(indptr, indices, marginals, num_labels, threshold)
     entries = _Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
     tail, u = torch.as_tensor(tail, dtype=torch.float64), entries.u
     if threshold is not None:
@@ -130,13 +132,34 @@ class _Entries(NamedTuple):
         return sizes.cumsum(0) - sizes
 
 
-def _check_csr(indptr: Tensor, indices: Tensor, marginals: Tensor, num_labels: int) -> None:
-    if len(indices) != len(marginals) or int(indptr[-1]) != len(marginals):
+def _check_csr(
+    indptr: Tensor, indices: Tensor, marginals: Tensor, num_labels: int, threshold: float | Tensor | None
+) -> Tensor:
+    """Check the arrays, and return the sample of each entry."""
+    arrays = {"indptr": indptr, "indices": indices, "marginals": marginals}
+    for name, array in arrays.items():
+        if not isinstance(array, Tensor):
+            raise TypeError(f"decode_csr: {name} must be a tensor, got {type(array).__name__}; use torch.as_tensor")
+        if array.ndim != 1 or array.is_floating_point() != (name == "marginals"):
+            kind = "floating-point numbers" if name == "marginals" else "integers"
+            raise ValueError(
+                f"decode_csr: {name} must be a 1-d tensor of {kind}, got shape {[*array.shape]}, {array.dtype}"
+            )
+    if len(indices) != len(marginals) or not len(indptr) or int(indptr[-1]) != len(marginals):
         raise ValueError(
-            f"decode_csr: indptr must end with the number of entries, got {int(indptr[-1])} for {len(indices)} indices"
-            f" and {len(marginals)} marginals"
+            f"decode_csr: indptr must end with the number of entries, got {indptr[-1:].tolist()} for {len(indices)}"
+            f" indices and {len(marginals)} marginals"
         )
-    if len(marginals) and not ((marginals >= 0) & (marginals <= 1)).all():
-        raise ValueError("decode_csr: marginals must be in [0, 1]; apply sigmoid to log-odds")
+    if int(indptr[0]) != 0 or (indptr.diff() < 0).any():
+        raise ValueError("decode_csr: indptr must start at 0 and never decrease")
+    for name, pi in (("marginals", marginals), ("threshold", torch.as_tensor(0.0 if threshold is None else threshold))):
+        if len(wrong := pi[~((pi >= 0) & (pi <= 1))]):
+            raise ValueError(f"decode_csr: {name} must be in [0, 1], got {wrong[0]:g}; apply sigmoid to log-odds")
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < num_labels):
         raise ValueError(f"decode_csr: indices must be from 0 to {num_labels - 1}, got {int(indices.max())}")
+    sample = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff().long())
+    entry = (sample * num_labels + indices).sort().values
+    if len(repeated := entry[1:][entry.diff() == 0]):
+        row, label = divmod(int(repeated[0]), num_labels)
+        raise ValueError(f"decode_csr: sample {row} has several entries of label {label}; keep one")
+    return sample

@@ -246,7 +246,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             self._targets, self.classes_ = targets, targets.classes
             self._random = check_random_state(self.random_state)
             self._preprocessing = fit_preprocessing(X, self._training.preprocessing, self._random)
-        weight = None if sample_weight is None else check_sample_weight(sample_weight, X)
+        weight = None if sample_weight is None else check_sample_weight(sample_weight, X, ensure_non_negative=True)
         if self._targets.one_class and self.class_weight is not None:
             weight = (1.0 if weight is None else weight) * compute_sample_weight(self.class_weight, y)
         weight = None if weight is None else weight / max(weight.mean(), np.finfo(np.float64).tiny)

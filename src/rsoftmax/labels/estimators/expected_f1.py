@@ -1,5 +1,6 @@
 """The labels with the highest expected F-measure, from any scikit-learn classifier."""
 
+from collections.abc import Iterable
 from copy import copy
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from rsoftmax.labels.calibration import PlattScaling
 from rsoftmax.labels.decoding import DEFAULTS, Average, Decoder, expected_f1, expected_f1_threshold
-from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels
+from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels, take
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
 from rsoftmax.labels.evaluation import evaluate
 
@@ -117,14 +118,19 @@ class ExpectedF1Classifier(LabelMetaClassifier):
             X: features, in any format that the estimators take.
             y: labels [samples, K], 0 or 1, NaN or -1 where unknown; sets of names; or classes [samples].
             sample_weight: weights of the samples, [samples]: for estimators that take them, calibration and thresholds.
+                Samples with weight 0 are left out.
             fit_params: ``groups`` for the splitter, and arguments of the estimators' ``fit``.
         """
         X, Y, weight = self._check(X, y, sample_weight)
+        used = None
+        if weight is not None and not weight.all():
+            used = np.flatnonzero(weight)
+            (X, Y, fit_params), weight = take(X, Y, fit_params, used), weight[used]
         decoder = Decoder(len(self.classes_), **{name: getattr(self, name) for name in DEFAULTS})
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"{self._owner}: calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
         routed = self._route(weight, fit_params)
-        splits = self._splits(X, Y, routed)
+        splits = self._splits(X, Y, routed, used)
         held_out, models = self._cross_fit(X, Y, splits, routed)
         if not self.ensemble and not self._oob:  # one model per estimator, fitted on all samples
             for folds, (name, estimator) in zip(models, self._named_estimators(), strict=True):
@@ -170,9 +176,18 @@ class ExpectedF1Classifier(LabelMetaClassifier):
     def _oob(self) -> bool:
         return isinstance(self.cv, str) and self.cv == OOB
 
-    def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch) -> list[Split]:
-        """As in the base class; out-of-bag, all samples are fitted and scored."""
-        return [(np.arange(len(Y)),) * 2] if self._oob else super()._splits(X, Y, routed)
+    def _splits(self, X: Matrix, Y: NDArray[Any], routed: Bunch, used: NDArray[np.intp] | None = None) -> list[Split]:
+        """As in the base class; out-of-bag, all samples are fitted and scored.
+
+        If only some samples are ``used``, X and Y hold these, and the user's own splits are renumbered.
+        """
+        if self._oob:
+            return [(np.arange(len(Y)),) * 2]
+        splits = super()._splits(X, Y, routed)
+        if used is None or not isinstance(self.cv, Iterable):
+            return splits
+        parts = [[np.searchsorted(used, part[np.isin(part, used)]) for part in split] for split in splits]
+        return [(train, test) for train, test in parts]
 
     def _log_odds(self, X: Matrix) -> Array:
         """Calibrated, [samples, K]."""

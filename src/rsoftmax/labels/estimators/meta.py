@@ -64,7 +64,7 @@ class FoldModel:
         for k in [self.varying_] if at_once else self.varying_:
             x, y, arguments = X, Y[:, k], params or {}
             if not known[:, k].all():
-                x, y, arguments = _take(X, y, arguments, np.flatnonzero(known[:, k]))
+                x, y, arguments = take(X, y, arguments, np.flatnonzero(known[:, k]))
             self.models_.append(clone(self.estimator).fit(x, y.astype(np.int64), **arguments))
         return self
 
@@ -179,8 +179,10 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
         Y = self._targets.indicator(y)
         check_consistent_length(X, Y)
         self.classes_ = self._targets.classes
-        weight = None if sample_weight is None else check_sample_weight(sample_weight, Y, dtype=np.float64)
-        return X, Y.toarray() if sp.issparse(Y) else np.asarray(Y), weight
+        Y = Y.toarray() if sp.issparse(Y) else np.asarray(Y)
+        if sample_weight is None:
+            return X, Y, None
+        return X, Y, check_sample_weight(sample_weight, Y, dtype=np.float64, ensure_non_negative=True)
 
     def _route(self, weight: Array | None, params: dict[str, Any]) -> Bunch:
         """The arguments of the estimators' ``fit`` and of the splitter's ``split``."""
@@ -313,11 +315,11 @@ def _fit_and_score(
                 f" got {estimator!r}"
             )
         _last_step(estimator).set_params(oob_score=True)
-    model = FoldModel(estimator).fit(*_take(X, Y, params, train))
+    model = FoldModel(estimator).fit(*take(X, Y, params, train))
     return model, model.oob_log_odds(Y) if oob else model.log_odds(safe_indexing(X, test))
 
 
-def _take(X: Matrix, Y: NDArray[Any], params: dict[str, Any], samples: Any) -> tuple[Any, NDArray[Any], dict[str, Any]]:
+def take(X: Matrix, Y: NDArray[Any], params: dict[str, Any], samples: Any) -> tuple[Any, NDArray[Any], dict[str, Any]]:
     """Some of the samples, with their targets and their part of the arguments of ``fit``."""
     return safe_indexing(X, samples), Y[samples], check_method_params(X, params, samples)
 

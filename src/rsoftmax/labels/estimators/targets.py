@@ -1,5 +1,6 @@
 """The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per sample; its folds, and scores."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
@@ -115,14 +116,22 @@ class Targets:
 
     def _classes(self, y: Matrix, classes: Matrix) -> NDArray[Any]:
         if self.kind in ("sets", "joined"):
-            names = sorted({name for names in self._sets(y) for name in names} if classes is None else set(classes))
+            unique = {name for names in self._sets(y) for name in names} if classes is None else set(classes)
+            try:
+                names = sorted(unique)
+            except TypeError as error:
+                types = ", ".join(sorted({type(name).__name__ for name in unique}))
+                raise ValueError(f"{self.owner}: y must hold names of one type, got {types}; use str") from error
             return np.array(names, dtype=None if all(isinstance(name, str) for name in names) else object)
         if self.kind == "classes":
             y = _column(y, warn=True)
             check_classification_targets(y)
             return np.unique(y if classes is None else classes)
         columns = y.columns if self.kind == "frame" else range(np.shape(y)[1])
-        return np.asarray(classes if np.shape(classes) == np.shape(columns) else columns)
+        columns = classes if np.shape(classes) == np.shape(columns) else columns
+        if repeated := [name for name, count in Counter(columns).items() if count > 1]:
+            raise ValueError(f"{self.owner}: y has several columns {repeated[0]!r}; rename them, or keep one")
+        return np.asarray(columns)
 
     def _sets(self, y: Matrix) -> list[Collection[Any]]:
         if self.kind == "sets":
@@ -139,6 +148,7 @@ class Targets:
         if self.kind == "frame" and hasattr(y, "columns"):
             y = self._columns(y)
         y = sp.csr_array(y) if sp.issparse(y) else np.asarray(y)
+        y = np.array(y.tolist()) if y.dtype == object else y  # of numbers, such as a column of pandas' "Int64"
         if y.ndim != 2 or y.shape[1] != len(self.classes):
             raise ValueError(
                 f"{self.owner}: y must be [samples, {len(self.classes)}] of 0 and 1, as in the first call,"
@@ -161,7 +171,7 @@ class Targets:
         if set(y.columns) != set(self.classes):
             raise ValueError(f"{self.owner}: y must have the columns {self.classes}, got {np.asarray(y.columns)}")
         missing = hasattr(y, "isna") and y.isna().any(axis=None)
-        values = y.to_numpy(dtype=np.float64, na_value=np.nan) if missing else np.asarray(y)
+        values = y.to_numpy(na_value=np.nan) if missing else np.asarray(y)
         columns = list(y.columns)
         return values[:, [columns.index(name) for name in self.classes]]
 
