@@ -31,7 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier
 from rsoftmax.labels.estimators.meta import FoldModel
-from rsoftmax.labels.estimators.targets import stratified_folds
+from rsoftmax.labels.estimators.splits import stratified_parts
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=5, n_labels=2, length=60, random_state=0)
 TRAIN, TEST = slice(0, 200), slice(200, 300)
@@ -446,11 +446,11 @@ def test_an_estimator_that_answers_nan_is_not_believed() -> None:
 
 def test_folds_share_every_label() -> None:
     labels = np.random.RandomState(0).rand(503, 12) < np.linspace(0.02, 0.5, 12)
-    fold = stratified_folds(labels, 5, np.random.RandomState(1))
+    fold = stratified_parts(labels, [0.2] * 5, np.random.RandomState(1))
     assert np.ptp(np.bincount(fold)) <= 12
     counts = np.stack([labels[fold == i].sum(0) for i in range(5)])
     assert (np.ptp(counts, axis=0) <= np.maximum(2, 0.1 * labels.sum(0))).all()
-    np.testing.assert_array_equal(fold, stratified_folds(sp.csr_array(labels), 5, np.random.RandomState(1)))
+    np.testing.assert_array_equal(fold, stratified_parts(sp.csr_array(labels), [0.2] * 5, np.random.RandomState(1)))
 
 
 def test_a_fitted_estimator_of_two_classes_scores_both() -> None:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention, models, plot, predict, train
+from rsoftmax.cli import attention, models, plot, predict, split, train
 from rsoftmax.cli.arguments import TAKES_PARAMETERS
 
 __all__ = ["app"]
@@ -65,6 +65,7 @@ app.command("list")(plot.list_mappings)
 app.command("plot", context_settings=TAKES_PARAMETERS)(plot.plot)
 app.command("attention-map", context_settings=TAKES_PARAMETERS)(attention.attention_map)
 app.command("sparsify")(attention.sparsify)
+app.command("split")(split.split)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(models.evaluate)
 app.command("predict")(predict.predict)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.estimators.features import *  # noqa: F403
     from rsoftmax.labels.estimators.options import *  # noqa: F403
     from rsoftmax.labels.estimators.risk_control import *  # noqa: F403
+    from rsoftmax.labels.estimators.splits import *  # noqa: F403
     from rsoftmax.labels.evaluation import *  # noqa: F403
     from rsoftmax.labels.head import *  # noqa: F403
     from rsoftmax.labels.models.base import *  # noqa: F403
@@ -62,6 +63,8 @@ else:
             "estimators.features": "Embedder",
             "estimators.options": "PLAIN HeadOptions TrainingOptions",
             "estimators.risk_control": "RiskControlledClassifier",
+            "estimators.splits": "MultilabelStratifiedKFold MultilabelStratifiedShuffleSplit"
+            " multilabel_train_test_split",
         },
         extra="labels",
     )

@@ -35,7 +35,7 @@ from sklearn.utils import Tags, check_random_state, get_tags
 from rsoftmax.cli.arguments import usage_errors
 from rsoftmax.labels import AVERAGES, ExpectedF1Classifier, HeadOptions, SparseLabelClassifier, calibration_curve
 from rsoftmax.labels.estimators.meta import FoldModel
-from rsoftmax.labels.estimators.targets import stratified_folds
+from rsoftmax.labels.estimators.splits import stratified_parts
 from rsoftmax.labels.models.card import count_of
 from rsoftmax_lab.comparison import (
     TUNE,
@@ -217,7 +217,7 @@ def _int32(X: Matrix) -> Matrix:
 
 def _thresholds(estimator: Any, seed: int, train: Samples, test: Samples) -> dict[str, dict[str, float]]:
     """One fit on four of the five folds of :class:`ExpectedF1Classifier`; thresholds are tuned on the fifth."""
-    fold = stratified_folds(train.Y, FOLDS, check_random_state(seed))
+    fold = stratified_parts(train.Y, [1 / FOLDS] * FOLDS, check_random_state(seed))
     fitted, validation = (Samples(train.X[part], train.Y[part]) for part in (fold != 0, fold == 0))
     if isinstance(estimator, SparseLabelClassifier):  # networks stop early on the validation samples
         estimator.fit(fitted.X, fitted.Y, validation=(validation.X, validation.Y))

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from rsoftmax.labels.decoding import DEFAULTS, Average
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
-from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score, stratified_folds
+from rsoftmax.labels.estimators.splits import stratified_parts
+from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
 from rsoftmax.labels.estimators.training import Network, Samples, TrainingData, train
 from rsoftmax.labels.evaluation import evaluate
 from rsoftmax.labels.head import MultiLabelHead, resolve_rule
@@ -319,7 +320,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             return [(samples, validation)] * n
         if n > 1:
             Y = samples.Y == 1
-            fold = self._remember(samples, lambda: torch.from_numpy(stratified_folds(Y, n, self._random)))
+            fold = self._remember(samples, lambda: torch.from_numpy(stratified_parts(Y, [1 / n] * n, self._random)))
             indices = [((fold != i).nonzero()[:, 0], (fold == i).nonzero()[:, 0]) for i in range(n)]
         else:
             size = min(max(round(self._training.validation_fraction * len(samples)), 1), len(samples) - 1)

@@ -26,7 +26,8 @@ from sklearn.utils.validation import _num_samples as num_samples
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
 from tqdm.auto import tqdm
 
-from rsoftmax.labels.estimators.targets import Matrix, Targets, stratified_folds
+from rsoftmax.labels.estimators.splits import stratified_parts
+from rsoftmax.labels.estimators.targets import Matrix, Targets
 from rsoftmax.labels.models.card import list_names
 
 OOB = "oob"
@@ -244,7 +245,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
                 f" splitter or splits, for at least two samples; got cv={self.cv!r} and n_samples = {len(Y)}"
             )
         folds = min(int(folds), len(Y))
-        fold = stratified_folds(np.nan_to_num(Y), folds, check_random_state(self.random_state))
+        fold = stratified_parts(np.nan_to_num(Y), [1 / folds] * folds, check_random_state(self.random_state))
         self._warn_of_rare_labels(Y, fold)
         return [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(1 if fraction else folds)]
 

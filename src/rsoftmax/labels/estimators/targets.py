@@ -1,7 +1,7 @@
-"""The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per sample; its folds, and scores."""
+"""The ``y`` of scikit-learn: a matrix of labels, sets of names, or one class per sample; and scores."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -189,50 +189,6 @@ def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) 
         sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
     options = {"beta": model.beta, "average": model.average, "sample_weight": sample_weight}
     return float(fbeta_score(y, predicted, zero_division=1.0, **options))
-
-
-def stratified_folds(Y: Matrix, folds: int, random: np.random.RandomState) -> NDArray[np.intp]:
-    """Return the fold of each sample, such that each label has about as many samples in every fold.
-
-    Samples with the rarest label are assigned first, each to the fold with the largest deficit of that label; among
-    equals to the fold with the largest deficit of samples. Samples without a label come last.
-
-    Args:
-        Y: labels [samples, K], 0 or 1, dense or sparse.
-        folds: the number of folds.
-        random: breaks the remaining ties.
-
-    Reference: Sechidis et al., On the stratification of multi-label data (2011).
-    """
-    labels = sp.csr_array(Y)
-    columns, left = labels.tocsc(), np.asarray(labels.sum(0)).ravel()
-    deficit = [[count / folds] * folds for count in left.tolist()]  # of each label in each fold
-    free = [labels.shape[0] / folds] * folds
-    fold = np.full(labels.shape[0], -1, dtype=np.intp)
-
-    def assign(sample: int, wanted: list[float]) -> None:
-        best = _argmaxima(free, _argmaxima(wanted, range(folds)))
-        i = fold[sample] = best[random.randint(len(best))]
-        of_sample = labels.indices[labels.indptr[sample] : labels.indptr[sample + 1]]
-        for label in of_sample.tolist():
-            deficit[label][i] -= 1
-        left[of_sample] -= 1
-        free[i] -= 1
-
-    while (left > 0).any():
-        label = np.where(left > 0, left, np.inf).argmin()
-        samples = columns.indices[columns.indptr[label] : columns.indptr[label + 1]]
-        for sample in random.permutation(samples[fold[samples] < 0]):
-            assign(sample, deficit[label])
-    for sample in random.permutation(np.flatnonzero(fold < 0)):
-        assign(sample, free)
-    return fold
-
-
-def _argmaxima(values: Sequence[float], indices: Sequence[int]) -> list[int]:
-    """The indices of the largest value."""
-    largest = max(values[i] for i in indices)
-    return [i for i in indices if values[i] == largest]
 
 
 def has_unknown(Y: Matrix) -> bool:

@@ -7,14 +7,16 @@ import csv
 import io
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-__all__ = ["READERS", "Table", "csv_line", "read"]
+__all__ = ["READERS", "Table", "csv_line", "read", "write"]
 
 FLOAT32_MAX = 3.4e38
 MAX_FIELD = 2**31 - 1  # the longest cell that the csv module accepts on every platform
@@ -130,6 +132,32 @@ def read(path: Path) -> Table:
     return Table(path, cells)
 
 
+def write(table: Table, parts: Mapping[Path, Sequence[int]]) -> list[Path]:
+    """Write rows of a table to new files in its format, all of them or none.
+
+    Args:
+        table: as it was read.
+        parts: the rows of each file, counted from 0.
+
+    Returns:
+        The files.
+    """
+    if existing := [path for path in parts if os.path.lexists(path)]:
+        raise FileExistsError(f"{existing[0]} exists; remove it, or choose another folder")
+    new = {path: path.with_name(f".{path.name}.{uuid4().hex}") for path in parts}
+    try:
+        for path, rows in parts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cells = {name: [column[row] for row in rows] for name, column in table.cells.items()}
+            WRITERS[table.path.suffix.lower()](new[path], cells, table.path)
+        for path, hidden in new.items():
+            hidden.rename(path)
+    finally:
+        for hidden in new.values():
+            hidden.unlink(missing_ok=True)
+    return list(parts)
+
+
 def csv_line(cells: Sequence[str]) -> str:
     """One line of a CSV file, without the line break.
 
@@ -214,6 +242,24 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
     return cells
 
 
+def _write_separated(path: Path, cells: dict[str, list[Any]], _: Path, **dialect: Any) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, **dialect).writerows([cells, *zip(*cells.values(), strict=True)])
+
+
+def _write_json_lines(path: Path, cells: dict[str, list[Any]], _: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*cells.values(), strict=True):
+            file.write(json.dumps(dict(zip(cells, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _write_parquet(path: Path, cells: dict[str, list[Any]], source: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(cells, schema=parquet.read_schema(source)), path)
+
+
 READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".csv": partial(_separated, delimiter=",", strict=True),
     ".tsv": partial(_separated, delimiter="\t", quoting=csv.QUOTE_NONE),
@@ -221,3 +267,10 @@ READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".parquet": _parquet,
 }
 """The supported formats by file ending."""
+WRITERS: dict[str, Callable[[Path, dict[str, list[Any]], Path], None]] = {
+    ".csv": _write_separated,
+    ".tsv": partial(_write_separated, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n"),
+    ".jsonl": _write_json_lines,
+    ".parquet": _write_parquet,
+}
+"""Likewise; they take the new file, its cells, and the file that these were read from."""
