@@ -38,15 +38,15 @@ def difference(events: Any, folds: list[Any]) -> float:
 def main() -> None:
     print("| dataset | splitter | labels | pairs | size of folds | seconds |\n| --- | --- | --- | --- | --- | --- |")
     for name in mulan.names(folder := Path(sys.argv[1]), sys.argv[2:]):
-        Y = sp.csr_array(mulan.read(folder / name)[0].Y).astype(float).tocsc()
-        Y = Y[:, Y.sum(0) > 0]
-        first, second = sp.triu(Y.T @ Y, 1).nonzero()
-        pairs = Y[:, first].multiply(Y[:, second]).tocsr()
+        labels = sp.csr_array(mulan.read(folder / name)[0].Y).astype(float).tocsc()
+        labels = labels[:, labels.sum(0) > 0]
+        first, second = sp.triu(labels.T @ labels, 1).nonzero()
+        pairs = labels[:, first].multiply(labels[:, second]).tocsr()
         for title, splitter in SPLITTERS.items():
             np.random.seed(0)  # scikit-multilearn has no other way
-            dense, start = Y.toarray().astype(int), time.process_time()
+            dense, start = labels.toarray().astype(int), time.process_time()
             folds = [test for _, test in splitter.split(dense, dense)]
-            cells = [f"{100 * difference(events, folds):.1f} %" for events in (Y.tocsr(), pairs)]
+            cells = [f"{100 * difference(events, folds):.1f} %" for events in (labels.tocsr(), pairs)]
             sizes = [len(fold) for fold in folds]
             cells += [f"{min(sizes)} to {max(sizes)}", f"{time.process_time() - start:.2f}"]
             print(f"| {name} | {title} | {' | '.join(cells)} |", flush=True)
