@@ -10,6 +10,7 @@ from cases import draw_labels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.metrics import f1_score
 from torch import Tensor
 
 from rsoftmax.labels import (
@@ -18,6 +19,7 @@ from rsoftmax.labels import (
     Decoder,
     MultiLabelHead,
     best_labels,
+    expected_f1,
     expected_f1_count,
     expected_f1_threshold,
 )
@@ -42,19 +44,19 @@ def test_no_cut_has_a_higher_expected_f_than_the_expected_f1_threshold(entries: 
     assert 1 / (1 + np.exp(-cut)) == pytest.approx(best / (1 + beta**2), rel=1e-9)
 
 
-@given(st.lists(log_odds, min_size=1, max_size=8), betas, st.integers(0, 8), st.integers(0, 8))
+@given(st.lists(log_odds, min_size=1, max_size=8), betas, st.integers(0, 8), st.integers(0, 8), st.sampled_from([0, 1]))
 @settings(max_examples=200, deadline=None)
 def test_no_allowed_set_has_a_higher_expected_f_than_the_expected_f1_count(
-    row: list[float], beta: float, low: int, high: int
+    row: list[float], beta: float, low: int, high: int, zero_division: float
 ) -> None:
     u = np.array(row)
     low, high = sorted((min(low, len(u)), min(high, len(u))))
     pi = 1 / (1 + np.exp(-u))
 
     def of(chosen: tuple[int, ...]) -> float:
-        return expected_f(pi, np.isin(np.arange(len(u)), chosen), beta) if chosen else float(np.prod(1 - pi))
+        return expected_f(pi, np.isin(np.arange(len(u)), chosen), beta) if chosen else zero_division * np.prod(1 - pi)
 
-    k = int(expected_f1_count(torch.tensor(u), beta=beta, min_labels=low, max_labels=high))
+    k = int(expected_f1_count(torch.tensor(u), beta=beta, min_labels=low, max_labels=high, zero_division=zero_division))
     assert low <= k <= high
     best = max(of(chosen) for size in range(low, high + 1) for chosen in combinations(range(len(u)), size))
     assert of(tuple(np.argsort(-u, kind="stable")[:k])) == pytest.approx(best, rel=1e-12)
@@ -176,6 +178,24 @@ def test_bounds_that_no_number_of_labels_meets_are_refused() -> None:
             expected_f1_count(u, min_labels=low, max_labels=high)
         with pytest.raises(ValueError, match=message):
             Decoder(3, min_labels=low, max_labels=high)
+
+
+def test_rows_without_a_label_are_worth_what_the_user_says() -> None:
+    """With 0, scikit-learn's default, a row gets a label even where it most likely has none."""
+    u, y = draw_labels(300, 4, shift=-2)
+    one, zero = (Decoder(4, "samples", zero_division=worth).fit(u, y)(u).labels for worth in (1, 0))
+    assert (one.sum(1) == 0).float().mean() > 0.2
+    assert (zero.sum(1) > 0).all()
+    for worth, best, other in ((1, one, zero), (0, zero, one)):
+        assert f1_score(y, best, average="samples", zero_division=worth) > 0.02 + f1_score(
+            y, other, average="samples", zero_division=worth
+        )
+    pi = u.sigmoid()
+    nothing = torch.zeros_like(one)
+    assert expected_f1(pi, nothing, "samples") == pytest.approx(float((1 - pi).prod(1).mean()))
+    assert expected_f1(pi, nothing, "samples", zero_division=0) == 0
+    with pytest.raises(ValueError, match="zero_division must be 0 or 1, got 'warn'"):
+        Decoder(4, "samples", zero_division="warn")  # type: ignore[arg-type]
 
 
 def test_negative_weights_are_refused() -> None:

@@ -57,8 +57,9 @@ def test_keeps_the_conventions_of_scikit_learn(estimator: ExpectedF1Classifier, 
 def test_the_signature_is_the_documented_one() -> None:
     parameters = inspect.signature(ExpectedF1Classifier).parameters
     assert {name: parameter.default for name, parameter in parameters.items() if name != "estimator"} == {
-        "average": "micro", "beta": 1.0, "min_labels": 0, "max_labels": None, "calibration": "platt", "cv": 5,
-        "ensemble": True, "scoring": None, "n_jobs": None, "random_state": None, "verbose": 0,
+        "average": "micro", "beta": 1.0, "min_labels": 0, "max_labels": None, "zero_division": 1.0,
+        "calibration": "platt", "cv": 5, "ensemble": True, "scoring": None, "n_jobs": None, "random_state": None,
+        "verbose": 0,
     }  # fmt: skip
 
 
@@ -118,6 +119,17 @@ def test_bounds_hold() -> None:
     for average in AVERAGES:
         k = behind(average=average, min_labels=1, max_labels=2).fit(X[TRAIN], Y[TRAIN]).predict(X[TEST]).sum(1)
         assert set(k) == {1, 2}
+
+
+def test_score_and_predict_agree_on_rows_without_a_label() -> None:
+    few = Y * (X[:, :1] > np.median(X[:, 0]))
+    for average in AVERAGES:
+        for worth in (0, 1):
+            model = behind(average=average, zero_division=worth).fit(X[TRAIN], few[TRAIN])
+            found = model.predict(X[TEST])
+            assert model.score(X[TEST], few[TEST]) == f1_score(few[TEST], found, average=average, zero_division=worth)
+            if average == "samples":
+                assert (found.sum(1) == 0).any() == worth
 
 
 def test_rows_and_labels_of_any_kind() -> None:

@@ -21,6 +21,9 @@ def test_scores_are_those_of_scikit_learn() -> None:
         for average in ("micro", "samples"):
             expected = f1_score(y, found, average=average, zero_division=1.0)
             assert getattr(scores, average) == pytest.approx(expected), (average, predicted)
+        assert scores.samples_zero == pytest.approx(f1_score(y, found, average="samples", zero_division=0.0))
+        assert scores.headline().get("samples F1, zero_division=0", scores.samples) == scores.samples_zero
+        assert (scores.samples_zero < scores.samples) != predicted
         assert scores.macro == pytest.approx(f1_score(y[:, :5], found[:, :5], average="macro"))
         assert scores.macro_with_absent == pytest.approx(f1_score(y, found, average="macro", zero_division=1.0))
         columns = [[getattr(one, name) for one in scores.labels] for name in ("precision", "recall")]
@@ -45,6 +48,7 @@ def test_a_label_without_rows_has_no_f1_and_is_named() -> None:
         "support": 0,
     }
     titles = scores.headline()
+    assert "samples F1, zero_division=0" not in titles  # every row has a label: the same number
     assert titles["macro F1"] == scores.macro
     assert titles["macro F1, 1 absent labels counted as 1 or 0"] == pytest.approx(5 / 6)
     nothing = evaluate(marginals, marginals > 0.95, torch.zeros(2, 2), ["joy", "grief"])

@@ -30,10 +30,12 @@ def test_csr_decoding_equals_dense_decoding() -> None:
         u[0] = -torch.inf  # a row without candidates
         pi = u.sigmoid()
         for average in AVERAGES:
-            for beta, low, high in ((1.0, 0, None), (2.0, 0, None), (0.5, 0, 2), (1.0, 1, 3)):
-                decoder = Decoder(12, average, beta, low, high).double().fit(u, torch.zeros_like(u), calibrate=False)
+            for beta, low, high, zero in ((1.0, 0, None, 1), (2.0, 0, None, 0), (0.5, 0, 2, 1), (1.0, 1, 3, 0)):
+                decoder = (
+                    Decoder(12, average, beta, low, high, zero).double().fit(u, torch.zeros_like(u), calibrate=False)
+                )
                 dense = decoder(u).labels & (pi > 0)
-                options = {"beta": beta, "min_labels": low, "max_labels": high}
+                options = {"beta": beta, "min_labels": low, "max_labels": high, "zero_division": zero}
                 kept = decode_csr(*to_csr(pi), 12, average, **options)  # type: ignore[arg-type]
                 assert torch.equal(to_dense(pi, kept), dense), (seed, average, options)
 

@@ -116,7 +116,7 @@ def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     by the F1 on held-out items in its evaluation.
     """
     own, scores = model.network.head.decoder, output.scores
-    decoder = Decoder(len(model.names), average, min_labels=own.min_labels, max_labels=own.max_labels)
+    decoder = Decoder(len(model.names), average, 1.0, own.min_labels, own.max_labels, own.zero_division)
     decoder.no_label = own.no_label
     decoder.threshold.copy_(half_f1(average, model).logit(eps=1e-6))
     no_label = None

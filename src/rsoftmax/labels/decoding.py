@@ -49,15 +49,23 @@ class DecoderOptions(TypedDict, total=False):
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per sample.
         max_labels: the maximum number of labels per sample; None: K.
+        zero_division: for "samples", the F-measure of predicting nothing for a sample without labels: 1 or 0.
     """
 
     average: Average
     beta: float
     min_labels: int
     max_labels: int | None
+    zero_division: float
 
 
-DEFAULTS: DecoderOptions = {"average": "micro", "beta": 1.0, "min_labels": 0, "max_labels": None}
+DEFAULTS: DecoderOptions = {
+    "average": "micro",
+    "beta": 1.0,
+    "min_labels": 0,
+    "max_labels": None,
+    "zero_division": 1.0,
+}
 
 
 def expected_f1_count(
@@ -67,20 +75,24 @@ def expected_f1_count(
     beta: float = 1.0,
     min_labels: int = 0,
     max_labels: int | None = None,
+    zero_division: float = 1.0,
 ) -> Tensor:
     r"""Return the number of labels with the highest expected F-measure for each sample.
 
     .. math:: k^* = \arg\max_k F(k), \qquad
               F(k) = \frac{(1 + \beta^2) \sum_{i \le k} \pi_i}{k + \beta^2 \sum_i \pi_i}, \qquad
-              F(0) = P(\text{no label}), \qquad \pi = \mathrm{sigmoid}(u) \text{ in descending order}
+              F(0) = \mathrm{zero\_division} \cdot P(\text{no label}), \\
+              \pi = \mathrm{sigmoid}(u) \text{ in descending order}
 
     Args:
         log_odds: u, of the labels, [..., K].
         no_label: log-odds that the sample has no label, [..., 1]. Default: labels are independent,
-            F(0) = prod(1 - pi).
+            P(no label) = prod(1 - pi).
         beta: recall is weighted beta times as much as precision.
         min_labels: the smallest number allowed.
         max_labels: the largest number allowed; None: K.
+        zero_division: the F-measure of predicting nothing for a sample without labels, 1 or 0. With 0, scikit-learn's
+            default, every sample gets a label.
 
     Returns:
         k, [..., 1], int64.
@@ -95,17 +107,19 @@ def expected_f1_count(
                 [1]])
 
     Computing the expectation of the ratio itself would take ``O(K^2)`` or more. The F-measure of an empty prediction is
-    1 if the sample has no label and 0 otherwise, so F(0) is the probability of no label.
+    ``zero_division`` if the sample has no label and 0 otherwise.
 
     Reference: Lipton et al., Optimal thresholding of classifiers to maximize F1 measure (2014), for the ratio.
     """
-    check_options("micro", beta)
+    check_options("samples", beta, zero_division)
     check_bounds(log_odds.shape[-1], min_labels, max_labels)
     u = log_odds.detach().to(exact(log_odds)).sort(-1, descending=True).values
     pi, k = u.sigmoid(), torch.arange(1, u.shape[-1] + 1, device=u.device)
     f_of_k = f_measure(pi.cumsum(-1), k, pi.sum(-1, keepdim=True), beta)
     f_of_0 = (log_odds_of_no_label(u) if no_label is None else no_label.detach().to(u.dtype)).sigmoid()
-    allowed = torch.cat([f_of_0, f_of_k], -1)[..., min_labels : None if max_labels is None else max_labels + 1]
+    allowed = torch.cat([zero_division * f_of_0, f_of_k], -1)[
+        ..., min_labels : None if max_labels is None else max_labels + 1
+    ]
     return min_labels + allowed.argmax(-1, keepdim=True)
 
 
@@ -209,30 +223,38 @@ class Groups(NamedTuple):
             best = best.maximum(ratio)
 
 
-def expected_f1(marginals: Tensor, predicted: Tensor, average: Average = "micro", *, beta: float = 1.0) -> float:
+def expected_f1(
+    marginals: Tensor,
+    predicted: Tensor,
+    average: Average = "micro",
+    *,
+    beta: float = 1.0,
+    zero_division: float = 1.0,
+) -> float:
     r"""Return the expected F-measure of a prediction under marginals: a ratio of expectations, without labels.
 
     .. math:: \frac{(1 + \beta^2) \sum_{\text{predicted}} \pi}{\#\text{predicted} + \beta^2 \sum \pi}
 
     over all entries ("micro"), or averaged over labels ("macro") or samples ("samples"). A sample without predicted
-    labels contributes the probability of no label, for independent labels.
+    labels contributes ``zero_division`` times the probability of no label, for independent labels.
 
     Args:
         marginals: pi, calibrated, [samples, K].
         predicted: bool [samples, K].
         average: "micro", "macro" or "samples".
         beta: recall is weighted beta times as much as precision.
+        zero_division: for "samples", the F-measure of predicting nothing for a sample without labels, 1 or 0.
 
     Example:
         >>> marginals = torch.tensor([[0.9, 0.2], [0.6, 0.7]])
         >>> round(expected_f1(marginals, marginals > 0.5), 3)
         0.815
     """
-    check_options(average, beta)
+    check_options(average, beta, zero_division)
     pi, dims = marginals.to(exact(marginals)), DIMS[average]
     score = f_measure((pi * predicted).sum(dims), predicted.sum(dims), pi.sum(dims).clamp(min=TINY), beta)
     if average == "samples":
-        score = torch.where(predicted.any(-1), score, (1 - pi).prod(-1))
+        score = torch.where(predicted.any(-1), score, zero_division * (1 - pi).prod(-1))
     return float(score.mean())
 
 
@@ -344,8 +366,8 @@ class Decoder(nn.Module):
 
     Args:
         num_labels: the number of labels, K.
-        average, beta, min_labels, max_labels: see :class:`DecoderOptions`. ``min_labels=k, max_labels=k`` predicts the
-            k best labels of every sample.
+        average, beta, min_labels, max_labels, zero_division: see :class:`DecoderOptions`. ``min_labels=k,
+            max_labels=k`` predicts the k best labels of every sample.
 
     Attributes:
         calibration, no_label: the :class:`PlattScaling` of the labels and of "no label".
@@ -374,11 +396,13 @@ class Decoder(nn.Module):
         beta: float = 1.0,
         min_labels: int = 0,
         max_labels: int | None = None,
+        zero_division: float = 1.0,
     ) -> None:
         super().__init__()
-        check_options(average, beta)
+        check_options(average, beta, zero_division)
         check_bounds(num_labels, min_labels, max_labels)
-        self.average, self.beta, self.min_labels, self.max_labels = average, beta, min_labels, max_labels
+        self.average, self.beta, self.zero_division = average, beta, zero_division
+        self.min_labels, self.max_labels = min_labels, max_labels
         self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
         self.register_buffer("threshold", torch.zeros(num_labels if average == "macro" else 1))
 
@@ -428,8 +452,14 @@ class Decoder(nn.Module):
         """Map calibrated log-odds [..., K], and a score of "no label" [..., 1], to labels."""
         if self.average == "samples":
             empty = self.no_label(_no_label_score(log_odds) if no_label is None else no_label)
-            low, high = self.min_labels, self.max_labels
-            k = expected_f1_count(log_odds, empty, beta=self.beta, min_labels=low, max_labels=high)
+            k = expected_f1_count(
+                log_odds,
+                empty,
+                beta=self.beta,
+                min_labels=self.min_labels,
+                max_labels=self.max_labels,
+                zero_division=self.zero_division,
+            )
             return Decoded(log_odds, log_odds, k)
         margins = log_odds - self.threshold.to(log_odds.dtype)
         return Decoded(log_odds, margins, (margins > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels))
@@ -437,7 +467,8 @@ class Decoder(nn.Module):
     def extra_repr(self) -> str:
         """The options shown by ``repr``."""
         bounds = f", min_labels={self.min_labels}, max_labels={self.max_labels}"
-        return f"average={self.average}, beta={self.beta}{bounds if self.min_labels or self.max_labels else ''}"
+        empty = f", zero_division={self.zero_division:g}" if self.average == "samples" else ""
+        return f"average={self.average}, beta={self.beta}{bounds if self.min_labels or self.max_labels else ''}{empty}"
 
 
 def _no_label_score(log_odds: Tensor) -> Tensor:
@@ -445,12 +476,14 @@ def _no_label_score(log_odds: Tensor) -> Tensor:
     return log_odds_of_no_label(log_odds.nan_to_num(nan=-30.0)).clamp(-30, 30)
 
 
-def check_options(average: str, beta: float) -> None:
-    """Raise ValueError unless ``average`` is one of ``AVERAGES`` and beta is positive and finite."""
+def check_options(average: str, beta: float, zero_division: float = 1.0) -> None:
+    """Raise ValueError unless ``average`` is one of ``AVERAGES``, beta positive and finite, zero_division 0 or 1."""
     if average not in AVERAGES:
         raise ValueError(f"expected F1: average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}")
     if not 0 < beta < math.inf:
         raise ValueError(f"expected F1: beta must be positive and finite, got {beta!r}; beta=1 is F1")
+    if zero_division not in (0, 1):
+        raise ValueError(f"expected F1: zero_division must be 0 or 1, got {zero_division!r}")
 
 
 def check_bounds(num_labels: int, min_labels: int, max_labels: int | None) -> None:

@@ -90,6 +90,7 @@ class Evaluation:
         micro: F1 over all entries.
         macro: the mean F1 over the labels that at least one sample has.
         samples: the mean F1 over samples; 1 for a sample without labels for which none was predicted.
+        samples_zero: the same with 0 in place of 1: scikit-learn's ``zero_division=0``.
         precision_at: mean precision among the k labels with the highest marginals, by k.
         brier: the mean squared difference of marginal and label; lower is better.
         calibration_error: the expected calibration error of ``curve``.
@@ -101,6 +102,7 @@ class Evaluation:
     micro: float
     macro: float
     samples: float
+    samples_zero: float
     precision_at: dict[int, float]
     brier: float
     calibration_error: float
@@ -136,7 +138,11 @@ class Evaluation:
 
 def headline(scores: dict[str, Any], further_f1: dict[str, float]) -> dict[str, Any]:
     """The overall scores by title, from an evaluation or its JSON."""
-    titles = {f"{name} F1": scores[name] for name in ("micro", "macro", "samples")} | further_f1
+    titles = {f"{name} F1": scores[name] for name in ("micro", "macro", "samples")}
+    zero = scores.get("samples_zero", scores["samples"])  # models of version 0.1 were saved without
+    if zero != scores["samples"]:
+        titles |= {"samples F1, zero_division=0": zero}
+    titles |= further_f1
     titles |= {f"precision at {k}": precision for k, precision in scores["precision_at"].items()}
     return titles | {"Brier score": scores["brier"], "calibration error": scores["calibration_error"]}
 
@@ -159,6 +165,8 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
     known = ~y.isnan()
     predicted, y = predicted.bool() & known, y.nan_to_num().bool()
     correct = predicted & y
+    f1_of_samples = _f1(correct, predicted, y, 1)[known.any(1)]
+    empty = ~(predicted | y).any(1)[known.any(1)]
     precision, recall = (correct.sum(0).double() / part.sum(0) for part in (predicted, y))
     f1 = _f1(correct, predicted, y, 0).where(y.any(0), torch.nan)
     columns = (column.tolist() for column in (precision, recall, f1, y.sum(0)))
@@ -167,7 +175,8 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
         num_samples=len(y),
         micro=float(_f1(correct, predicted, y, (0, 1))),
         macro=float(f1.nanmean()),
-        samples=float(_f1(correct, predicted, y, 1)[known.any(1)].mean()),
+        samples=float(f1_of_samples.mean()),
+        samples_zero=float(f1_of_samples.where(~empty, 0).mean()),
         precision_at={k: _precision_at(k, marginals, known, y) for k in TOP if k < len(names)},
         brier=curve.brier,
         calibration_error=curve.error,

@@ -26,7 +26,7 @@ class MultiLabelHead(nn.Module):
         loss: a name in :mod:`rsoftmax.labels.losses`, or "auto": the default of the rule or the mapping.
         rule: how the number of labels is decided, see :mod:`rsoftmax.labels`. "auto": the first rule of the mapping:
             "expected_f1" for r_softmax and for mapping="auto", "threshold" for t_softmax, None for the others.
-        decoder: average, beta, min_labels, max_labels, for ``rule="expected_f1"``; see
+        decoder: average, beta, min_labels, max_labels, zero_division, for ``rule="expected_f1"``; see
             :class:`rsoftmax.labels.DecoderOptions`.
 
     Returns:

@@ -27,6 +27,7 @@ def decode_csr(
     beta: float = 1.0,
     min_labels: int = 0,
     max_labels: int | None = None,
+    zero_division: float = 1.0,
     tail: float | Tensor = 0.0,
     threshold: float | Tensor | None = None,
 ) -> Tensor:
@@ -39,6 +40,7 @@ def decode_csr(
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per sample; a sample with fewer entries gets all of them.
         max_labels: the maximum number of labels per sample; None: all.
+        zero_division: for "samples", the F-measure of predicting nothing for a sample without labels, 1 or 0.
         tail: the expected number of labels of a sample that are left out: a number or, for "samples", [samples]; for
             "macro" that of each label in all samples, [K].
         threshold: predict entries with at least this marginal, a number, [1] or [K], and maximise no F-measure;
@@ -51,7 +53,7 @@ def decode_csr(
 
     Equals :class:`rsoftmax.labels.Decoder` on dense log-odds that are ``-inf`` where there is no entry.
     """
-    check_options(average, beta)
+    check_options(average, beta, zero_division)
     check_bounds(num_labels, min_labels, max_labels)
     check_not_negative("decode_csr: tail", tail)
     sample = _check_csr(indptr, indices, marginals, num_labels, threshold)
@@ -60,7 +62,7 @@ def decode_csr(
     if threshold is not None:
         at = torch.as_tensor(threshold, dtype=torch.float64).logit().expand(num_labels)[entries.label]
     elif average == "samples":
-        k = entries.best_counts(beta, tail.expand(entries.num_samples), min_labels, max_labels)
+        k = entries.best_counts(beta, tail.expand(entries.num_samples), min_labels, max_labels, zero_division)
         return entries.ranks(u) < k[sample]
     elif average == "macro":
         at = entries.label_thresholds(beta, tail)[entries.label]
@@ -97,7 +99,9 @@ class _Entries(NamedTuple):
         )
         return groups.thresholds(self.u, torch.ones_like(self.u), beta, tail)
 
-    def best_counts(self, beta: float, tail: Tensor, min_labels: int, max_labels: int | None) -> Tensor:
+    def best_counts(
+        self, beta: float, tail: Tensor, min_labels: int, max_labels: int | None, zero_division: float
+    ) -> Tensor:
         """The number of labels of each sample with the highest expected F-measure, [samples]."""
         order = self._by_sample(self.u)
         pi, sample, k = self.u[order].sigmoid(), self.sample[order], self.ranks(self.u)[order] + 1
@@ -111,7 +115,7 @@ class _Entries(NamedTuple):
         last = torch.full((self.num_samples,), self.num_labels + 1)
         best_k = last.scatter_reduce(0, sample, k.where(f_of_k == best[sample], len(k) + 1), "amin")
         best_k = best_k.where(best >= 0, min_labels)
-        f_of_0 = (zeros.index_add(0, sample, -F.softplus(self.u[order])) - tail).exp()
+        f_of_0 = zero_division * (zeros.index_add(0, sample, -F.softplus(self.u[order])) - tail).exp()
         return best_k.where((best > f_of_0) | (min_labels > 0), 0)
 
     def ranks(self, values: Tensor) -> Tensor:

@@ -46,6 +46,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per sample.
         max_labels: the maximum number of labels per sample; None: all.
+        zero_division: the F1 where there is no label and none is predicted, as in scikit-learn's ``f1_score``: 1; or
+            0, its default, with which "samples" predicts a label for every sample.
         hidden_layer_sizes: sizes of the hidden layers.
         backbone: a module in place of the hidden layers, from samples to a tensor [samples, features]; each network
             trains a copy, starting from its weights.
@@ -97,6 +99,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         beta: float = 1.0,
         min_labels: int = 0,
         max_labels: int | None = None,
+        zero_division: float = 1.0,
         hidden_layer_sizes: Sequence[int] = (512,),
         backbone: nn.Module | None = None,
         n_estimators: int | Literal["auto"] = "auto",
@@ -113,6 +116,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.beta = beta
         self.min_labels = min_labels
         self.max_labels = max_labels
+        self.zero_division = zero_division
         self.hidden_layer_sizes = hidden_layer_sizes
         self.backbone = backbone
         self.n_estimators = n_estimators
@@ -310,7 +314,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if self._targets.one_class:
             options |= {"min_labels": 0, "max_labels": None}
         if resolve_rule(**head).name != "expected_f1":
-            options |= {"average": DEFAULTS["average"], "beta": DEFAULTS["beta"]}
+            options |= {name: DEFAULTS[name] for name in ("average", "beta", "zero_division")}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]
 
     def _parts(self, samples: Samples, validation: Samples | None) -> Sequence[TrainingData]:

@@ -41,6 +41,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         beta: recall is weighted beta times as much as precision.
         min_labels: the minimum number of labels per sample.
         max_labels: the maximum number of labels per sample; None: all.
+        zero_division: the F1 where there is no label and none is predicted, as in scikit-learn's ``f1_score``: 1; or
+            0, its default, with which "samples" predicts a label for every sample.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
         cv: the number of folds, stratified by labels; "oob": one fit on all samples, for estimators with out-of-bag
             predictions (``oob_score``) such as random forests; a fraction 1/n such as 0.2: one fit, with one of n folds
@@ -90,6 +92,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         beta: float = 1.0,
         min_labels: int = 0,
         max_labels: int | None = None,
+        zero_division: float = 1.0,
         calibration: str | None = "platt",
         cv: Any = 5,
         ensemble: bool = True,
@@ -103,6 +106,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         self.beta = beta
         self.min_labels = min_labels
         self.max_labels = max_labels
+        self.zero_division = zero_division
         self.calibration = calibration
         self.cv = cv
         self.ensemble = ensemble
@@ -219,7 +223,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         log_odds, y = torch.from_numpy(self._fill(log_odds[scored].numpy().copy())), y[scored]
         log_odds = log_odds.where(~log_odds.isnan(), -30.0)
         pi, predicted = log_odds.sigmoid(), self.decoder_.decide(log_odds).labels
-        self.expected_score_ = expected_f1(pi, predicted, self.average, beta=self.beta)
+        self.expected_score_ = expected_f1(
+            pi, predicted, self.average, beta=self.beta, zero_division=self.zero_division
+        )
         names = list(map(str, self.classes_.tolist()))
         self.evaluation_ = None if y.isnan().all() else evaluate(pi, predicted, y, names)
 

@@ -177,7 +177,7 @@ class Targets:
 
 
 def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) -> float:
-    """F-beta of ``model.average`` and ``model.beta``; for 1-d targets, accuracy. Unknown labels are ignored."""
+    """F-beta with the options of the model; for 1-d targets, accuracy. Unknown labels are ignored."""
     predicted, targets = model.predict(X), model._targets
     if targets.one_class:
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
@@ -188,7 +188,7 @@ def label_score(model: Any, X: Matrix, y: Matrix, sample_weight: Matrix = None) 
         y, predicted = np.nan_to_num(y[known]), np.where(np.isnan(y), 0, predicted)[known]
         sample_weight = None if sample_weight is None else np.asarray(sample_weight)[known]
     options = {"beta": model.beta, "average": model.average, "sample_weight": sample_weight}
-    return float(fbeta_score(y, predicted, zero_division=1.0, **options))
+    return float(fbeta_score(y, predicted, zero_division=model.zero_division, **options))
 
 
 def has_unknown(Y: Matrix) -> bool:
