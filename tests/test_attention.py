@@ -414,6 +414,8 @@ def test_works_under_torch_func() -> None:
         ({"r": 0.5, "attn_mask": torch.ones(8) > 0}, ValueError, "attn_mask of shape (8,) does not broadcast to"),
         ({"r": 0.5, "attn_mask": torch.ones(9).long()}, TypeError, "attn_mask must be bool, True = keep, or float"),
         ({"r": 0.5, "dropout_p": 1.5}, ValueError, "dropout_p must be in [0, 1], got 1.5"),
+        ({"r": 0.5, "dropout_p": "0.1"}, ValueError, "dropout_p must be in [0, 1], got '0.1'"),
+        ({"r": 0.5, "is_causal": "no"}, TypeError, "is_causal must be a bool, got 'no'"),
     ],
     ids=str,
 )

@@ -309,6 +309,7 @@ def test_wrong_settings_say_what_would_do() -> None:
         ({"batch_size": "big"}, "batch_size must be a positive integer or 'auto', got 'big'"),
         ({"n_estimators": 0}, "n_estimators must be a positive integer or 'auto', got 0"),
         ({"lr": 0}, "lr must be positive, got 0"),
+        ({"lr": "1"}, "lr must be positive, got '1'"),
         ({"weight_decay": -1.0}, r"weight_decay must be non-negative, got -1\.0"),
         ({"validation_fraction": 1.0}, r"validation_fraction must be in \(0, 1\), got 1\.0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1\.0"),
@@ -443,6 +444,9 @@ def test_columns_and_names_that_cannot_be_told_apart_are_refused() -> None:
         plain().fit(X[TRAIN], Frame(Y[TRAIN, :3], ["air", "sea", "air"]))
     with pytest.raises(ValueError, match="y must hold names of one type, got int, str; use str"):
         plain().fit(X[:2], [{"air", 7}, {"air"}])
+    model = plain().fit(X[TRAIN], Frame(Y[TRAIN, :2], ["air", "sea"]))
+    with pytest.raises(ValueError, match=r"y must have the columns \['air' 'sea'\], got \['air' 'sea' 'air'\]"):
+        model.score(X[TEST], Frame(Y[TEST, :3], ["air", "sea", "air"]))
 
 
 class Frame:

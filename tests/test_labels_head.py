@@ -211,11 +211,18 @@ def test_an_impossible_choice_says_what_works() -> None:
             r"loss='softmax_cross_entropy' does not work .* rule='expected_f1'; use 'auto'",
         ),
         ({"loss": "mse", "mapping": "softmax"}, r"loss='mse' does not work"),
-        ({"num_labels": 0}, r"needs at least one feature and one label, got in_features=4, num_labels=0"),
+        ({"num_labels": 0}, r"in_features and num_labels must be positive integers, got in_features=4, num_labels=0"),
+        ({"num_labels": "3"}, r"in_features and num_labels must be positive integers, .* num_labels='3'"),
+        ({"beta": "1"}, "beta must be positive and finite, got '1'"),
+        ({"max_labels": "1"}, "must hold for integers, got min_labels=0, max_labels='1'"),
+        ({"min_labels": 1.5}, "must hold for integers, got min_labels=1.5"),
         ({"rule": "rate", "average": "macro", "max_labels": 2}, r"average='macro', max_labels=2 needs rule='expected"),
         ({"average": "weighted"}, r"average must be one of 'micro', 'macro', 'samples', got 'weighted'"),
         ({"beta": 0.0}, "beta must be positive and finite, got 0.0"),
-        ({"min_labels": 8}, r"0 <= min_labels <= max_labels <= 7 \(the number of labels\) must hold, got min_labels=8"),
+        (
+            {"min_labels": 8},
+            r"0 <= min_labels <= max_labels <= 7 \(the number of labels\) must hold for integers, got min_labels=8",
+        ),
         ({"min_labels": 2, "max_labels": 1}, "got min_labels=2, max_labels=1"),
     ]
     for choices, message in cases:

@@ -1,6 +1,7 @@
 """The arguments of attention, checked and brought into one layout, as views; nothing is expanded."""
 
 import math
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,9 @@ def prepare(
     shape = tuple(query.shape[:-1]) if has_heads else (query.shape[-2],)
     groups = query.shape[-3] // max(key.shape[-3], 1)
     sizes = Sizes(tuple(query.shape[:-3]), key.shape[-3], groups, query.shape[-2], key.shape[-2])
-    if not 0 <= dropout_p <= 1:
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"{caller}: is_causal must be a bool, got {is_causal!r}")
+    if not (isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
         raise ValueError(f"{caller}: dropout_p must be in [0, 1], got {dropout_p!r}; 0.1 drops a tenth of the weights")
     batch = math.prod(sizes.lead)
     q = query.reshape(batch, sizes.heads, sizes.groups, *query.shape[-2:])
@@ -56,10 +59,10 @@ def prepare(
         mask, bias = (either, None) if either.dtype == torch.bool else (None, either.to(at_least_float32(q.dtype)))
     number, tensor = setting, None
     if isinstance(setting, Tensor):
-        name = MAPPINGS[mapping].parameter.name  # type: ignore[union-attr]
+        name = MAPPINGS[mapping].parameter.name
         number, tensor = None, _per_head(caller, name, setting, sizes, q.device)
     usual = 1 / math.sqrt(max(q.shape[-1], 1))
-    args = AttentionArgs(q, k, v, bias, tensor, mask, mapping, number, usual, is_causal, dropout_p, options)  # type: ignore[arg-type]
+    args = AttentionArgs(q, k, v, bias, tensor, mask, mapping, number, usual, is_causal, dropout_p, options)
     return _apply_scale(caller, args, scale, log_n_scale, sizes), shape
 
 

@@ -9,6 +9,7 @@ The best set of any size has the highest marginals: those above ``F / (1 + beta^
 
 import math
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Literal, NamedTuple, Self, TypedDict, get_args
 
 import torch
@@ -480,7 +481,7 @@ def check_options(average: str, beta: float, zero_division: float = 1.0) -> None
     """Raise ValueError unless ``average`` is one of ``AVERAGES``, beta positive and finite, zero_division 0 or 1."""
     if average not in AVERAGES:
         raise ValueError(f"expected F1: average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}")
-    if not 0 < beta < math.inf:
+    if not (isinstance(beta, Real) and 0 < beta < math.inf):
         raise ValueError(f"expected F1: beta must be positive and finite, got {beta!r}; beta=1 is F1")
     if zero_division not in (0, 1):
         raise ValueError(f"expected F1: zero_division must be 0 or 1, got {zero_division!r}")
@@ -488,8 +489,10 @@ def check_options(average: str, beta: float, zero_division: float = 1.0) -> None
 
 def check_bounds(num_labels: int, min_labels: int, max_labels: int | None) -> None:
     """Raise ValueError unless ``0 <= min_labels <= max_labels <= num_labels``."""
-    if not 0 <= min_labels <= (num_labels if max_labels is None else max_labels) <= num_labels:
+    most = num_labels if max_labels is None else max_labels
+    is_integer = isinstance(min_labels, Integral) and isinstance(most, Integral)
+    if not (is_integer and 0 <= min_labels <= most <= num_labels):
         raise ValueError(
-            f"expected F1: 0 <= min_labels <= max_labels <= {num_labels} (the number of labels) must hold,"
+            f"expected F1: 0 <= min_labels <= max_labels <= {num_labels} (the number of labels) must hold for integers,"
             f" got min_labels={min_labels!r}, max_labels={max_labels!r}"
         )

@@ -1,5 +1,6 @@
 """The output layer of a multi-label network: the layers that its rule needs, a loss, calibration and decoding."""
 
+from numbers import Integral
 from typing import Self, Unpack
 
 import torch
@@ -76,10 +77,9 @@ class MultiLabelHead(nn.Module):
         **decoder: Unpack[DecoderOptions],
     ) -> None:
         super().__init__()
-        if in_features < 1 or num_labels < 1:
-            raise ValueError(
-                f"MultiLabelHead: needs at least one feature and one label, got {in_features=}, {num_labels=}"
-            )
+        if not all(isinstance(size, Integral) and size >= 1 for size in (in_features, num_labels)):
+            sizes = f"{in_features=}, {num_labels=}"
+            raise ValueError(f"MultiLabelHead: in_features and num_labels must be positive integers, got {sizes}")
         self.num_labels = num_labels
         self.rule = resolve_rule(mapping, loss, rule)
         for name, outputs in self.rule.layers(num_labels).items():

@@ -21,6 +21,7 @@ variables by betting (2020).
 """
 
 import math
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -310,5 +311,5 @@ def _check(name: str, u: Tensor, y: Tensor, level: float, by: str, confidence: f
     if by not in get_args(By):
         raise ValueError(f"{name}: by must be one of {', '.join(map(repr, get_args(By)))}, got {by!r}")
     for option, value in (("the level", level), ("confidence", 0.5 if confidence is None else confidence)):
-        if not 0 < value < 1:
+        if not (isinstance(value, Real) and 0 < value < 1):
             raise ValueError(f"{name}: {option} must be in (0, 1), got {value!r}")

@@ -1,6 +1,7 @@
 """The options of :class:`rsoftmax.labels.SparseLabelClassifier` that few users change, as two arguments of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -40,7 +41,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check_ranges(owner: str, settings: Mapping[str, Any]) -> None:
     """Raise ValueError if a setting is out of its range."""
     for name, (is_inside, text) in RANGES.items():
-        if name in settings and not is_inside(settings[name]):
+        if name in settings:
+            with suppress(TypeError):  # a type that has no order
+                if is_inside(settings[name]):
+                    continue
             raise ValueError(f"{owner}: {name} must be {text}, got {settings[name]!r}")
 
 

@@ -168,7 +168,7 @@ class Targets:
 
     def _columns(self, y: Matrix) -> NDArray[Any]:
         """The columns of a data frame in the order of the first one, with NaN where a value is missing."""
-        if set(y.columns) != set(self.classes):
+        if Counter(y.columns) != Counter(self.classes):
             raise ValueError(f"{self.owner}: y must have the columns {self.classes}, got {np.asarray(y.columns)}")
         missing = hasattr(y, "isna") and y.isna().any(axis=None)
         values = y.to_numpy(na_value=np.nan) if missing else np.asarray(y)
