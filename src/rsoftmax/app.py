@@ -116,7 +116,8 @@ def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     by the F1 on held-out items in its evaluation.
     """
     own, scores = model.network.head.decoder, output.scores
-    decoder = Decoder(len(model.names), average, 1.0, own.min_labels, own.max_labels, own.zero_division)
+    rules: Any = {"implies": own.constraints.implies, "exclusive": own.constraints.exclusive}
+    decoder = Decoder(len(model.names), average, 1.0, own.min_labels, own.max_labels, own.zero_division, **rules)
     decoder.no_label = own.no_label
     decoder.threshold.copy_(half_f1(average, model).logit(eps=1e-6))
     no_label = None

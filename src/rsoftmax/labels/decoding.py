@@ -8,7 +8,7 @@ The best set of any size has the highest marginals: those above ``F / (1 + beta^
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Literal, NamedTuple, Self, TypedDict, get_args
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rsoftmax._tensors import all_or_none, exact, is_exporting
 from rsoftmax.labels.calibration import PlattScaling, check_not_negative
+from rsoftmax.labels.constraints import Constraints
 from rsoftmax.mappings import r_softmax, weighted_softmax
 
 __all__ = [
@@ -51,6 +52,9 @@ class DecoderOptions(TypedDict, total=False):
         min_labels: the minimum number of labels per sample.
         max_labels: the maximum number of labels per sample; None: K.
         zero_division: for "samples", the F-measure of predicting nothing for a sample without labels: 1 or 0.
+        implies: pairs of labels (child, parent), by index: the parent is predicted wherever the child is, and is at
+            least as probable.
+        exclusive: groups of labels, by index, of which at most one is predicted.
     """
 
     average: Average
@@ -58,6 +62,8 @@ class DecoderOptions(TypedDict, total=False):
     min_labels: int
     max_labels: int | None
     zero_division: float
+    implies: Sequence[tuple[int, int]]
+    exclusive: Sequence[Sequence[int]]
 
 
 DEFAULTS: DecoderOptions = {
@@ -66,6 +72,8 @@ DEFAULTS: DecoderOptions = {
     "min_labels": 0,
     "max_labels": None,
     "zero_division": 1.0,
+    "implies": (),
+    "exclusive": (),
 }
 
 
@@ -367,8 +375,8 @@ class Decoder(nn.Module):
 
     Args:
         num_labels: the number of labels, K.
-        average, beta, min_labels, max_labels, zero_division: see :class:`DecoderOptions`. ``min_labels=k,
-            max_labels=k`` predicts the k best labels of every sample.
+        average, beta, min_labels, max_labels, zero_division, implies, exclusive: see :class:`DecoderOptions`.
+            ``min_labels=k, max_labels=k`` predicts the k best labels of every sample.
 
     Attributes:
         calibration, no_label: the :class:`PlattScaling` of the labels and of "no label".
@@ -398,10 +406,13 @@ class Decoder(nn.Module):
         min_labels: int = 0,
         max_labels: int | None = None,
         zero_division: float = 1.0,
+        implies: Sequence[tuple[int, int]] = (),
+        exclusive: Sequence[Sequence[int]] = (),
     ) -> None:
         super().__init__()
         check_options(average, beta, zero_division)
         check_bounds(num_labels, min_labels, max_labels)
+        self.constraints = Constraints(num_labels, implies, exclusive, min_labels, max_labels)
         self.average, self.beta, self.zero_division = average, beta, zero_division
         self.min_labels, self.max_labels = min_labels, max_labels
         self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
@@ -439,7 +450,7 @@ class Decoder(nn.Module):
             empty = (~some).double().where(some | ~y.isnan().any(-1, keepdim=True), torch.nan)  # NaN: may have labels
             self.no_label.fit(no_label, empty, weight)
         if self.average != "samples":
-            log_odds, known = self.calibration(scores).where(~scores.isnan(), 0), ~scores.isnan()
+            log_odds, known = self.log_odds(scores).where(~scores.isnan(), 0), ~scores.isnan()
             weight = known if weight is None else known * weight
             threshold = expected_f1_threshold(log_odds, self.average, beta=self.beta, weight=weight)[0]
             self.threshold.copy_(threshold.nan_to_num(neginf=0.0))
@@ -447,7 +458,11 @@ class Decoder(nn.Module):
 
     def forward(self, scores: Tensor, no_label: Tensor | None = None) -> Decoded:
         """Map scores [..., K], and of "no label" [..., 1], to labels."""
-        return self.decide(self.calibration(scores), no_label)
+        return self.decide(self.log_odds(scores), no_label)
+
+    def log_odds(self, scores: Tensor) -> Tensor:
+        """Calibrated log-odds of the labels, [..., K]."""
+        return self.constraints.coherent(self.calibration(scores))
 
     def decide(self, log_odds: Tensor, no_label: Tensor | None = None) -> Decoded:
         """Map calibrated log-odds [..., K], and a score of "no label" [..., 1], to labels."""
@@ -461,9 +476,28 @@ class Decoder(nn.Module):
                 max_labels=self.max_labels,
                 zero_division=self.zero_division,
             )
-            return Decoded(log_odds, log_odds, k)
+            return self._constrained(Decoded(log_odds, log_odds, k), self.zero_division * empty.sigmoid())
         margins = log_odds - self.threshold.to(log_odds.dtype)
-        return Decoded(log_odds, margins, (margins > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels))
+        k = (margins > 0).sum(-1, keepdim=True).clamp(self.min_labels, self.max_labels)
+        return self._constrained(Decoded(log_odds, margins, k))
+
+    def _constrained(self, decoded: Decoded, f_of_0: Tensor | None = None) -> Decoded:
+        """Replace label sets that break a constraint by the best ones that do not."""
+        labels = decoded.labels if self.constraints else None
+        if labels is None or not (broken := self.constraints.broken(labels)).any():
+            return decoded
+        pi, threshold = decoded.log_odds.sigmoid().nan_to_num(), self.threshold.sigmoid()
+        for sample in map(tuple, broken.nonzero().tolist()):
+            if f_of_0 is None:
+                best = self.constraints.best((pi[sample] - threshold).tolist())
+            else:
+                best = self.constraints.best_f_measure(pi[sample].tolist(), self.beta, float(f_of_0[sample]))
+            labels[sample] = False
+            labels[(*sample, sorted(best))] = True
+        lowest = decoded.margins.where(labels, torch.inf).amin(-1, keepdim=True)
+        others = decoded.margins.minimum(lowest - 1)  # the labels have the highest margins
+        margins = decoded.margins.where(labels | ~broken[..., None], others)
+        return Decoded(decoded.log_odds, margins, labels.sum(-1, keepdim=True))
 
     def extra_repr(self) -> str:
         """The options shown by ``repr``."""

@@ -27,7 +27,7 @@ class MultiLabelHead(nn.Module):
         loss: a name in :mod:`rsoftmax.labels.losses`, or "auto": the default of the rule or the mapping.
         rule: how the number of labels is decided, see :mod:`rsoftmax.labels`. "auto": the first rule of the mapping:
             "expected_f1" for r_softmax and for mapping="auto", "threshold" for t_softmax, None for the others.
-        decoder: average, beta, min_labels, max_labels, zero_division, for ``rule="expected_f1"``; see
+        decoder: average, beta, min_labels, max_labels, ..., for ``rule="expected_f1"``; see
             :class:`rsoftmax.labels.DecoderOptions`.
 
     Returns:
@@ -118,7 +118,7 @@ class MultiLabelHead(nn.Module):
         scores = _as_scores(scores)
         output = self.rule.decode(scores, self.decoder)
         if output.log_odds is None:
-            output = output._replace(log_odds=self.decoder.calibration(scores.margins))
+            output = output._replace(log_odds=self.decoder.log_odds(scores.margins))
         return output
 
     def loss(
@@ -180,7 +180,12 @@ class MultiLabelHead(nn.Module):
         """Predict the labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their expected F1."""
         if self.rule.name != "expected_f1":
             raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
-        decoder = Decoder(self.num_labels, "micro" if len(threshold) == 1 else "macro")
+        rules = self.decoder.constraints
+        if rules.exclusive:
+            raise ValueError("MultiLabelHead: exclusive labels cannot keep a guarantee; leave out exclusive")
+        decoder = Decoder(self.num_labels, "micro" if len(threshold) == 1 else "macro", implies=rules.implies)
+        if len(threshold) > 1:
+            threshold = -rules.coherent(-threshold)  # a parent is predicted wherever its child is
         decoder.to(self.decoder.threshold.device)
         decoder.calibration, decoder.no_label = self.decoder.calibration, self.decoder.no_label
         nearest = threshold.to(decoder.threshold.dtype)  # labels above it are predicted: the greatest number below it

@@ -1,6 +1,6 @@
 """Neural networks for multi-label targets as a scikit-learn classifier."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from rsoftmax.labels.constraints import Implications, by_index
 from rsoftmax.labels.decoding import DEFAULTS, Average
 from rsoftmax.labels.estimators.features import fit_preprocessing
 from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions, check_ranges
@@ -48,6 +49,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         max_labels: the maximum number of labels per sample; None: all.
         zero_division: the F1 where there is no label and none is predicted, as in scikit-learn's ``f1_score``: 1; or
             0, its default, with which "samples" predicts a label for every sample.
+        implies: labels that imply others, such as ``{"corn": "grain"}``: a child and its parent, or a list of parents.
+            Whatever has the child is predicted to have the parent, too, which is at least as probable.
+        exclusive: groups of labels of which at most one is predicted, such as ``[("buy", "sell")]``.
         hidden_layer_sizes: sizes of the hidden layers.
         backbone: a module in place of the hidden layers, from samples to a tensor [samples, features]; each network
             trains a copy, starting from its weights.
@@ -100,6 +104,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         min_labels: int = 0,
         max_labels: int | None = None,
         zero_division: float = 1.0,
+        implies: Implications = (),
+        exclusive: Collection[Collection[Any]] = (),
         hidden_layer_sizes: Sequence[int] = (512,),
         backbone: nn.Module | None = None,
         n_estimators: int | Literal["auto"] = "auto",
@@ -117,6 +123,8 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.zero_division = zero_division
+        self.implies = implies
+        self.exclusive = exclusive
         self.hidden_layer_sizes = hidden_layer_sizes
         self.backbone = backbone
         self.n_estimators = n_estimators
@@ -311,8 +319,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Arguments of the head; bounds do not apply to classes, averages only to one rule."""
         head: dict[str, Any] = {name: getattr(self._head, name) for name in ("mapping", "loss", "rule")}
         options = {name: getattr(self, name) for name in DEFAULTS}
+        options |= by_index(self.classes_.tolist(), self.implies, self.exclusive)
         if self._targets.one_class:
-            options |= {"min_labels": 0, "max_labels": None}
+            options |= {name: DEFAULTS[name] for name in ("min_labels", "max_labels", "implies", "exclusive")}
         if resolve_rule(**head).name != "expected_f1":
             options |= {name: DEFAULTS[name] for name in ("average", "beta", "zero_division")}
         return head | {name: value for name, value in options.items() if value != DEFAULTS[name]}  # type: ignore[literal-required]

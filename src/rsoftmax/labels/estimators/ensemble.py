@@ -44,6 +44,8 @@ def fit_features(
     scale = spread.where(spread > CONSTANT, torch.inf)
     choices = {name: head_arguments[name] for name in ("mapping", "loss", "rule") if name in head_arguments}
     decoder = {name: value for name, value in head_arguments.items() if name not in choices}
+    for rules in decoder.keys() & {"implies", "exclusive"}:
+        decoder[rules] = [[names[label] for label in group] for group in decoder[rules]]
     head = replace(head or HeadOptions(), **choices)
     training = replace(training or TrainingOptions(), preprocessing=None)
     model = SparseLabelClassifier(head=head, training=training, **decoder | settings)

@@ -1,6 +1,6 @@
 """The labels with the highest expected F-measure, from any scikit-learn classifier."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from sklearn.utils.metadata_routing import process_routing
 from torch import Tensor
 
 from rsoftmax.labels.calibration import PlattScaling
+from rsoftmax.labels.constraints import Implications, by_index
 from rsoftmax.labels.decoding import DEFAULTS, Average, Decoder, expected_f1, expected_f1_threshold
 from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels, take
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
@@ -43,6 +44,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         max_labels: the maximum number of labels per sample; None: all.
         zero_division: the F1 where there is no label and none is predicted, as in scikit-learn's ``f1_score``: 1; or
             0, its default, with which "samples" predicts a label for every sample.
+        implies: labels that imply others, such as ``{"corn": "grain"}``: a child and its parent, or a list of parents.
+            Whatever has the child is predicted to have the parent, too, which is at least as probable.
+        exclusive: groups of labels of which at most one is predicted, such as ``[("buy", "sell")]``.
         calibration: "platt": Platt scaling per label; None: scores are log-odds already.
         cv: the number of folds, stratified by labels; "oob": one fit on all samples, for estimators with out-of-bag
             predictions (``oob_score``) such as random forests; a fraction 1/n such as 0.2: one fit, with one of n folds
@@ -93,6 +97,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         min_labels: int = 0,
         max_labels: int | None = None,
         zero_division: float = 1.0,
+        implies: Implications = (),
+        exclusive: Collection[Collection[Any]] = (),
         calibration: str | None = "platt",
         cv: Any = 5,
         ensemble: bool = True,
@@ -107,6 +113,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         self.min_labels = min_labels
         self.max_labels = max_labels
         self.zero_division = zero_division
+        self.implies = implies
+        self.exclusive = exclusive
         self.calibration = calibration
         self.cv = cv
         self.ensemble = ensemble
@@ -130,7 +138,8 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         if weight is not None and not weight.all():
             used = np.flatnonzero(weight)
             (X, Y, fit_params), weight = take(X, Y, fit_params, used), weight[used]
-        decoder = Decoder(len(self.classes_), **{name: getattr(self, name) for name in DEFAULTS})
+        rules = by_index(self.classes_.tolist(), self.implies, self.exclusive)
+        decoder = Decoder(len(self.classes_), **{name: getattr(self, name) for name in DEFAULTS} | rules)
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"{self._owner}: calibration must be one of {CALIBRATIONS}, got {self.calibration!r}")
         routed = self._route(weight, fit_params)
@@ -151,7 +160,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
                 scaling.fit(torch.from_numpy(scores.clip(*limits)), y, scale)
         log_odds = self._average(held_out)
         self.decoder_ = decoder.fit(log_odds, y, weight=scale, calibrate=self.calibration is not None)
-        self._summarise(decoder.calibration(log_odds), y, splits)
+        self._summarise(decoder.log_odds(log_odds), y, splits)
         return self
 
     @property
@@ -198,7 +207,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         members = zip(self.models_, self._limits, strict=True)
         scores = [np.stack([model.log_odds(X).clip(*limits) for model in folds]) for folds, limits in members]
         means = [torch.from_numpy(folds).nanmean(0).numpy() for folds in scores]
-        log_odds: Array = self.decoder_.calibration(self._average(means)).numpy()
+        log_odds: Array = self.decoder_.log_odds(self._average(means)).numpy()
         return log_odds
 
     def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
