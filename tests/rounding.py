@@ -248,7 +248,8 @@ class Rows:
         mean, size = (self.p * dp).sum(-1, keepdim=True), (self.p * dp.abs()).sum(-1, keepdim=True)
         off = rounding + self.of_sum * dp.abs() + self.each * (dp - mean).abs()
         ds, *dvalue = torch.autograd.grad(self.graph, self.leaves, off_by(dp, off))
-        has_gradient = (self.p > 0) | (ds[0] != 0)
+        at_threshold = (self.s == beside_threshold(self.s, self.p)[0]) & (self.spec.name in BY_ORDER)
+        has_gradient = (self.p > 0) | (ds[0] != 0) | at_threshold  # even if it is zero by cancellation
         of_mean = (self.of_sum + self.saved.eps * (self.saved.bits < 32)) * size
         own = 4 * UNIT * ds[0].abs() + (of_mean * self.slopes()).where(has_gradient, 0)
         own += UNIT64 * dp.abs().amax(-1, keepdim=True)

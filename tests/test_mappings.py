@@ -10,6 +10,7 @@ import torch
 from cases import ADVERSARIAL, FUNCTIONS, WEIGHTED, case, example_of, parameter_of, rows, value_strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounding import UNIT, Truth, check_weights
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -181,11 +182,15 @@ def test_long_rows(mapping: MappingSpec, kind: str, both_kernels: str) -> None:
     }[kind][None]
     arguments = example_of(mapping, n)
     values = [a.numpy() if isinstance(a, Tensor) else a for a in arguments]
-    p = mapping.function(x, *arguments)[0]
+    p = mapping.function(x, *arguments)
     expected = torch.from_numpy(oracle.apply(mapping.name, x[0].double().numpy(), *values))
-    assert_close(p.double().sum().item(), 1.0, rtol=0, atol=1e-5)
-    # absolute: a probability here is 1e-5 to 5e-5, and float32 scores carry an error of 1e-6 of their own size
-    assert_close(p.double(), expected, rtol=1e-3, atol=2e-7)
+    if mapping is WEIGHTED:  # each weight is w e^(x - max), divided by their sum
+        relative = UNIT * (4 * (1 + (x[0] - x.max()).abs().double()) + math.sqrt(n))
+        Truth(expected, relative * expected).check("p", p[0])
+    else:
+        check_weights(mapping.name, p, x, *arguments)
+    exact = [a.double() if isinstance(a, Tensor) else a for a in arguments]
+    assert_close(mapping.function(x.double(), *exact)[0], expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 10, 20, 129, 1000])

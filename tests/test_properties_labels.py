@@ -10,6 +10,7 @@ import oracle
 import pytest
 import torch
 import torch.nn.functional as F
+from rounding import UNIT, Truth, off_by
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_multilabel_classification
 from sklearn.ensemble import RandomForestClassifier
@@ -107,7 +108,6 @@ PARAMETERS = {  # the domain of the loss's parameter
     "multilabel_t_softmax_loss": (-2, 2),
     "sparsehourglass_hinge_loss": (0.1, 20),
 }
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1e-4}
 
 
 @examples(60)
@@ -125,18 +125,26 @@ def test_a_loss_is_its_sum_pair_by_pair(draw: Draw) -> None:
     reduction = draw.one_of("batchmean", "sum", "none")
     with use_kernels(draw.one_of("native", "reference")):
         value = getattr(losses, name)(z, y, *arguments, reduction=reduction)
-        gradient = torch.autograd.grad(value.sum(), z)[0].double()
-    exact = z.detach().double().requires_grad_()
+        gradient = torch.autograd.grad(value.sum(), z)[0]
+    exact = z.detach().double()
+    rounding = 4 * UNIT * (1 + exact.abs() + exact.abs().amax(-1, keepdim=True))  # of differences and sums of scores
+    copies = off_by(exact, rounding, alike=True).requires_grad_()
     with use_kernels("reference"):
-        expected = PAIR_BY_PAIR[name](exact, y.double(), *(torch.as_tensor(a).double() for a in arguments))
-        expected = expected if reduction == "none" else getattr(expected, reduction.removeprefix("batch"))()
-        expected_gradient = torch.autograd.grad(expected.sum(), exact)[0]
+        numbers = [torch.as_tensor(a).double() for a in arguments]
+        expected = PAIR_BY_PAIR[name](copies, y.double().expand(copies.shape), *numbers)
+        if reduction != "none":
+            expected = getattr(expected.reshape(len(copies), -1), reduction.removeprefix("batch"))(-1)
+        expected_gradient = torch.autograd.grad(expected.sum(), copies)[0]
     assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert_close(value.double(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
-    if not undecided(name, exact.detach(), ROUNDING[dtype]):
-        loose = max(10 * ROUNDING[dtype], 4 * torch.finfo(dtype).eps)
-        atol = loose * float(1 + expected_gradient.abs().max())
-        assert_close(gradient, expected_gradient, rtol=loose, atol=atol)
+    results = [("loss", value, expected)]
+    if not undecided(name, exact, 1e-9 if dtype == torch.float64 else 1e-4):
+        results.append(("gradient", gradient, expected_gradient))
+    for what, found, truth in results:
+        if dtype == torch.float64:
+            assert_close(found, truth[0], rtol=1e-9, atol=1e-9 * float(1 + truth[0].detach().abs().max()))
+        else:
+            of_sum = UNIT * math.sqrt(shape[-1]) * (1 + truth[0].detach().abs().max())
+            Truth.of(truth.detach(), of_sum).check(f"{what} of {name}", found)
 
 
 def undecided(name: str, z: Tensor, rounding: float) -> bool:

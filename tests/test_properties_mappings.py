@@ -6,6 +6,7 @@ from typing import Any
 
 import oracle
 import torch
+from rounding import check_weights
 from strategies import FLOATS, Draw, examples
 from test_kernels import NATIVE, assert_alike, assert_same_values
 from torch import Tensor
@@ -37,6 +38,9 @@ def test_a_mapping_is_its_definition(draw: Draw) -> None:
     elsewhere = None if mask is None else mask.expand(x.shape).movedim(-1, dim)
     q = mapping.function(x.movedim(-1, dim), *moved, dim=dim, mask=elsewhere, **options)
     assert_close(q.movedim(dim, -1), p, rtol=0, atol=0, equal_nan=True)
+    if x.abs().max() < 1e3 and dtype != torch.float64:
+        rows = x if mask is None else x.masked_fill(~mask, -math.inf)
+        check_weights(mapping.name, p, rows, value, **options)
     if x.isfinite().all():
         g = draw.normal(*x.shape)
         if mapping.name in NATIVE:

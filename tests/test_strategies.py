@@ -28,15 +28,15 @@ def with_first(function: Callable[..., Any], wrong: Callable[[Any], Any]) -> Cal
 BROKEN: dict[str, tuple[Callable[[], None], Any, str, Callable[..., Any]]] = {
     "mappings": (
         test_properties_mappings.test_a_mapping_is_its_definition,
-        cpu_rows, "forward", with_first(cpu_rows.forward, lambda p: p * 1.01),
+        cpu_rows, "forward", with_first(cpu_rows.forward, lambda p: p * (1 + 1e-5)),
     ),
     "losses": (
         test_properties_labels.test_a_loss_is_its_sum_pair_by_pair,
-        losses, "_margin", lambda y: 0.9 / y.sum(-1, keepdim=True).clamp(min=1),
+        losses, "_margin", lambda y: (1 + 1e-5) / y.sum(-1, keepdim=True).clamp(min=1),
     ),
     "attention": (
-        test_properties_attention.test_the_kernel_has_the_numbers_of_the_blocks,
-        attention, "backward", with_first(attention.backward, lambda dq: dq * 1.01),
+        test_properties_attention.test_the_kernel_and_the_blocks_differ_from_the_equations_by_rounding,
+        attention, "backward", with_first(attention.backward, lambda dq: dq * (1 + 1e-5)),
     ),
     "labels": (
         test_properties_labels.test_the_best_labels_and_those_above_a_threshold_are_mappings,
