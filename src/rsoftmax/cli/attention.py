@@ -58,7 +58,7 @@ def sparsify(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(help="The number of texts; half of them are held out. Default: 16, or 200 lines.", min=8),
+        typer.Option(help="The number of texts; half of them are held out. Default: 32, or 200 lines.", min=8),
     ] = None,
     edge: Annotated[float, typer.Option(help="The width of the edge in nats; 0 gives the most zeros.")] = 0.0,
     per_head: Annotated[

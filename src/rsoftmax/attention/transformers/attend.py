@@ -127,11 +127,12 @@ def attend(
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
     """Observe every eager call of :func:`attend` in the current thread."""
-    token = _observers.set((*_observers.get(), observer))
+    before = _observers.get()
     try:
+        _observers.set((*before, observer))
         yield
     finally:
-        _observers.reset(token)
+        _observers.set(before)
 
 
 def _parameter(mapping: str, module: nn.Module, keys: int) -> dict[str, Any]:

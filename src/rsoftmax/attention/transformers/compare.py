@@ -4,8 +4,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,9 @@ from rsoftmax.registry import MAPPINGS
 Batch = Mapping[str, Any]  # from a model's argument names to tensors
 Tick = Callable[[], object]  # called after each forward pass
 OBSERVED = 128  # queries per text whose weights are observed
-CONFIDENCE = 0.95  # of upper bounds
+CONFIDENCE = 0.95  # of a certificate
+SIGMA = 1.5  # of the logarithms of the texts' errors that the test is calibrated for
+DRAWS = 2_000_000  # of such errors
 LENGTHS = [0, *(1 << power for power in range(5, 14)), 1 << 30]  # buckets of the report
 KL, COSINE = "KL divergence from the dense model", "1 - cosine to the dense embedding"
 LABEL_KL = "KL divergence of the labels from the dense model"  # logits are log-odds
@@ -91,9 +93,9 @@ class Comparison:
         """The mean error and its standard error."""
         return mean_and_error(torch.cat(self._errors), torch.cat(self._text))
 
-    def bound(self) -> float:
-        """The upper confidence bound of the mean error."""
-        return upper_bound(torch.cat(self._errors), torch.cat(self._text))
+    def is_certified(self, max_error: float) -> bool:
+        """Whether the mean error is at most ``max_error`` with confidence."""
+        return is_certified(torch.cat(self._errors), torch.cat(self._text), max_error)
 
     def by_length(self) -> list[tuple[int, int, float, float, int]]:
         """Number of keys (from, to), error, standard error and number of samples."""
@@ -119,22 +121,38 @@ def mean_and_error(errors: Tensor, text: Tensor) -> tuple[float, float]:
     return float(mean), float(sums.square().sum().sqrt() / len(errors) * math.sqrt(count / (count - 1)))
 
 
-def upper_bound(errors: Tensor, text: Tensor) -> float:
-    """The upper confidence bound of the mean error, by Student's t over the texts; arguments as above."""
-    mean, deviation = mean_and_error(errors, text)
-    return mean + student_quantile(len(text.unique()) - 1) * deviation
+def is_certified(errors: Tensor, text: Tensor, max_error: float) -> bool:
+    """Reject that the mean error is more than ``max_error``; the other arguments are as above.
+
+    A text contributes the sum of what its samples' errors exceed the limit by. Student's statistic of these sums is
+    compared with a critical value for skewed errors.
+    """
+    excess = torch.zeros(int(text.max()) + 1, dtype=errors.dtype).index_add_(0, text, errors - max_error)
+    spread = excess.std() * math.sqrt(len(excess))
+    return bool(excess.sum() <= -critical_value(len(excess)) * spread)
 
 
-def student_quantile(degrees: int, probability: float = CONFIDENCE) -> float:
-    """The quantile of Student's t distribution, by the Cornish-Fisher expansion; for 3 degrees of freedom or more."""
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return float(sum(term / degrees**power for power, term in enumerate(terms)))
+@cache
+def critical_value(texts: int) -> float:
+    """How many standard errors the mean error of texts must be below a limit.
+
+    Errors of texts are skewed: most samples miss the few texts with large errors, and have a small standard error, too.
+    Student's quantiles are then too low. These are the quantiles of Student's statistic for lognormal errors, by
+    simulation. They hold for less skewed errors as well.
+    """
+    texts = min(texts, 1000)
+    normal = torch.randn(DRAWS // texts, texts, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    deviations = (SIGMA * normal).exp() - math.exp(SIGMA**2 / 2)
+    return float((-deviations.mean(1) / deviations.std(1)).quantile(CONFIDENCE)) * math.sqrt(texts)
+
+
+def texts_needed(mean: float, deviation: float, max_error: float) -> int | None:
+    """The number of texts that would certify an error with this mean and standard deviation over texts, if any.
+
+    It is a power of two.
+    """
+    counts = (1 << power for power in range(2, 15))
+    return next((n for n in counts if mean + critical_value(n) * deviation / math.sqrt(n) <= max_error), None)
 
 
 class Outcome(NamedTuple):
@@ -179,9 +197,12 @@ def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
         return _embeddings(model, batch, output)
     if logits.dim() == 2:
         kind, width = getattr(pretrained_model(model).config, "problem_type", None), logits.shape[1]
-        if kind == "regression" and width > 1:
-            raise ValueError(f"{type(model).__name__} is a regression, for which there is no error; pass its encoder")
-        metric = LABEL_KL if width == 1 or kind == "multi_label_classification" else KL
+        if kind == "regression" or (width == 1 and kind != "multi_label_classification"):
+            raise ValueError(
+                f"{type(model).__name__} is a regression, for which there is no error; pass its encoder, or set"
+                " model.config.problem_type = 'multi_label_classification' if its output is the log-odds of a label"
+            )
+        metric = LABEL_KL if kind == "multi_label_classification" else KL
         lengths = real_tokens(batch, len(logits)).sum(-1).long().cpu()
         return Outcome(metric, logits, torch.arange(len(logits)), lengths)
     tokens = real_tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
@@ -212,8 +233,8 @@ def _run(model: nn.Module, batch: Batch) -> Outcome:
 
 @contextmanager
 def restored(model: nn.Module, only_after_error: bool = False) -> Iterator[None]:
-    """Restore the model's present attention at the end of the block, or only after an error."""
-    host = pretrained_model(model)
+    """Restore the model's present attention and modes at the end of the block, or only after an error."""
+    host, modes = pretrained_model(model), [(module, module.training) for module in model.modules()]
     implementations, modules = adapter.implementations(host.config), list(adapter.attention_modules(host).values())
     head_parameters = [parameter_of(module) for module in modules]
     entries = [(config, vars(config).get(ENTRY)) for config in adapter.configurations(host.config)]
@@ -230,6 +251,8 @@ def restored(model: nn.Module, only_after_error: bool = False) -> Iterator[None]
                 vars(config).pop(ENTRY, None)
                 if entry is not None:
                     setattr(config, ENTRY, entry)
+            for module, mode in modes:
+                module.training = mode
 
 
 # --------------------------------------------------------------------------- batches of texts
@@ -287,7 +310,7 @@ def text_batches(
 ) -> list[Batch]:
     """Batches of evenly spaced parts of a text: ``length`` tokens for language models, otherwise truncated lines.
 
-    The length is 512 by default, or the model's number of positions if that is lower; the number of samples is 16
+    The length is 512 by default, or the model's number of positions if that is lower; the number of samples is 32
     pieces, or 200 lines.
     """
     positions = max_positions(model) or length or 512
@@ -303,7 +326,7 @@ def text_batches(
     if len(ids) < length:
         raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; pass a longer text")
     pieces = ids[: len(ids) // length * length].split(length)
-    return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 16)]
+    return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 32)]
 
 
 def _spaced(items: Sequence[Any], count: int) -> list[Any]:

@@ -137,8 +137,8 @@ def run_observed(model: nn.Module, batch: Mapping[str, Any], observer: Observer)
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode, and restore the mode of each module afterwards."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
     try:
+        model.eval()
         yield
     finally:
         for module in training:

@@ -6,13 +6,13 @@ within a given error. Half of the batches select candidates:
 
 1. a dense pass predicts the error of every ``t``; see :mod:`rsoftmax.attention.transformers.thresholds`;
 2. bisection finds the ``t`` of a predicted error, and runs of the sparse model correct the prediction;
-3. the candidates are the ``t`` predicted to have 10, 30, 55, 75, 90 and 105 % of the error.
+3. the candidates are the ``t`` predicted to have 10, 30, 50, 65, 80 and 95 % of the error.
 
 The other half, held out, certifies one of them by fixed-sequence testing: candidates are tested in this order, fixed in
-advance, up to the first whose mean error cannot be shown to be within the limit (one-sided Student's t bound, 95 %,
-over texts). The last one before it is chosen. Each test may use the same batches and the full level of 5 %: for any
-threshold that exceeds the error to be certified, the first such one has to pass. See Angelopoulos et al., Learn then
-test (2021).
+advance, up to the first whose mean error cannot be shown to be within the limit. The last one before it is chosen. Each
+test may use the same batches and the full level of 5 %: for any threshold that exceeds the limit, the first such one
+has to pass. See Angelopoulos et al., Learn then test (2021). The test is
+:func:`rsoftmax.attention.transformers.compare.is_certified`.
 
 With ``per_head=True`` three families of thresholds compete, and the first half selects the one with the most zeros.
 """
@@ -39,6 +39,7 @@ from rsoftmax.attention.transformers.compare import (
     restored,
     split_batches,
     step_of,
+    texts_needed,
 )
 from rsoftmax.attention.transformers.measure import zeros_of
 from rsoftmax.attention.transformers.saving import certify, register_attention
@@ -54,7 +55,7 @@ from rsoftmax.attention.transformers.thresholds import (
     one_for_all,
 )
 
-SHARES = (0.1, 0.3, 0.55, 0.75, 0.9, 1.05)  # of the error: the candidates, in the order in which they are tested
+SHARES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.95)  # of the error: the candidates, in the order in which they are tested
 MIN_TEXTS, MIN_SAMPLES = 4, 30  # held out; samples are the tokens of a language model, or texts of any other model
 CORRECTIONS = 2  # of the predicted error, by runs of the sparse model
 
@@ -66,10 +67,9 @@ class SparsifyReport:
     Attributes:
         t: the threshold, or a table ``[layers, heads]``.
         edge: the width of the edge in nats.
-        max_error: the requested limit of the mean error.
+        max_error: the limit that is certified: the mean error is at most this, with 95 % confidence.
         error: the mean error of the sparse model on the held-out batches.
         standard_error: its standard error.
-        bound: its upper confidence bound, which is at most ``max_error``.
         metric: what the error is.
         zeros: the share of exact zeros per layer and head, on the held-out batches.
         total_variation: the distance from softmax per layer and head, predicted from the other batches.
@@ -85,7 +85,6 @@ class SparsifyReport:
     max_error: float
     error: float
     standard_error: float
-    bound: float
     metric: str
     zeros: HeadTable
     total_variation: HeadTable
@@ -99,8 +98,8 @@ class SparsifyReport:
         t = f"{self.t:.3g}" if isinstance(self.t, float) else f"{self.t.mean():.3g} on average, one per head"
         lines = [
             f"t_softmax, t = {t}, edge = {self.edge:g}",
-            f"{self.metric}: {self.error:.2g} +- {self.standard_error:.1g} on {self.texts} held-out texts; below"
-            f" {self.bound:.2g} with {CONFIDENCE:.0%} confidence (requested: {self.max_error:g})",
+            f"{self.metric}: at most {self.max_error:g} with {CONFIDENCE:.0%} confidence;"
+            f" {self.error:.2g} +- {self.standard_error:.1g} on {self.texts} held-out texts",
             f"zeros {self.zeros.mean():.1%}, total variation distance from softmax {self.total_variation.mean():.1%},"
             f" up to {self.max_length} keys",
             f"time {self.time:.2f} of the dense model's; found in {self.seconds:.0f} s",
@@ -152,13 +151,13 @@ def sparsify(
         >>> model = BertModel(BertConfig(num_hidden_layers=2, **sizes))
         >>> batches = [{"input_ids": torch.randint(50, (40, 12))} for _ in range(2)]
         >>> report = sparsify(model, batches, max_error=0.01)
-        >>> report.error < report.bound <= 0.01
+        >>> report.error < report.max_error
         True
 
-    The certificate applies to texts from the same distribution as the held-out ones. It is approximate: the mean over
-    the texts is assumed to be normally distributed.
+    A text is a row of a batch. The certificate assumes that texts are independent draws from those of the application:
+    several pieces of one document count as one text, so pass one of each. Their errors may be skewed, up to those of a
+    lognormal distribution with a standard deviation of 1.5.
     """
-    started = time.perf_counter()
     fit, test = split_batches(batches, held_out)
     if not 0 < max_error < math.inf:
         raise ValueError(
@@ -169,6 +168,15 @@ def sparsify(
     if not test:
         raise ValueError("sparsify: no held-out batches; pass held_out= or at least two batches")
     register_attention()
+    # twice: if an interrupt ends the first restoration, the second one is complete
+    with restored(model, only_after_error=True), restored(model, only_after_error=True):
+        return _sparsify(model, fit, test, max_error, per_head, edge, verbose)
+
+
+def _sparsify(
+    model: nn.Module, fit: list[Batch], test: list[Batch], max_error: float, per_head: bool, edge: float, verbose: bool
+) -> SparsifyReport:
+    started = time.perf_counter()
     passes = len(fit) * (1 + CORRECTIONS * (4 if per_head else 2)) + len(test) * (1 + len(SHARES))
     with tqdm(total=passes, unit="pass", disable=not verbose) as bar:
         with restored(model):
@@ -181,18 +189,16 @@ def sparsify(
         results = _try(model, test, edge, bar.update, candidates)
     chosen, result = _choose(candidates, results, max_error)
     error, standard_error = result.mean()
-    with restored(model, only_after_error=True):
-        set_attention(model, "t_softmax", t=_simplest(chosen), edge=edge)
-        zeros, longest = zeros_of(model, test, step_of(test))
-        certificate = {"max_error": max_error, "error": error, "standard_error": standard_error}
-        certify(pretrained_model(model), {**certificate, "bound": result.bound(), "max_length": longest})
+    set_attention(model, "t_softmax", t=_simplest(chosen), edge=edge)
+    zeros, longest = zeros_of(model, test, step_of(test))
+    certificate = {"max_error": max_error, "confidence": CONFIDENCE, "error": error, "standard_error": standard_error}
+    certify(pretrained_model(model), {**certificate, "texts": result.texts, "max_length": longest})
     return SparsifyReport(
         t=head_parameters(model) if per_head else _simplest(chosen),
         edge=edge,
         max_error=max_error,
         error=error,
         standard_error=standard_error,
-        bound=result.bound(),
         metric=result.metric,
         zeros=zeros,
         total_variation=distances(layers, chosen, edge),
@@ -230,9 +236,9 @@ def _candidates(
     return [[family(share * max_error / scale)[0] for share in SHARES] for family, scale in pairs]
 
 
-def certified(bounds: Iterable[float], max_error: float) -> int:
+def certified(passes: Iterable[bool]) -> int:
     """How many candidates pass before the first failure; that one and all after it are not certified."""
-    return len(list(takewhile(lambda bound: bound <= max_error, bounds)))
+    return len(list(takewhile(bool, passes)))
 
 
 def _choose(candidates: list[Thresholds], results: list[Comparison], max_error: float) -> tuple[Thresholds, Comparison]:
@@ -243,10 +249,14 @@ def _choose(candidates: list[Thresholds], results: list[Comparison], max_error: 
             f"sparsify: {first.samples} held-out samples of {first.texts} texts are too few to certify an error; give"
             f" at least {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts"
         )
-    if not (passed := certified((result.bound() for result in results), max_error)):
+    if not (passed := certified(result.is_certified(max_error) for result in results)):
+        mean, deviation = first.mean()
+        needed = texts_needed(mean, deviation * math.sqrt(first.texts), max_error)
+        remedy = (
+            f"pass about {needed} of them, like those in batches" if needed else "they differ from those in batches"
+        )
         raise ValueError(
             f"sparsify: no threshold is certified to have an error of at most {max_error:g}: the safest candidate has"
-            f" {first.mean()[0]:.2g}, at most {first.bound():.2g} with {CONFIDENCE:.0%} confidence, on {first.texts}"
-            " held-out texts; pass more held-out texts, like those in batches, or a larger max_error"
+            f" {mean:.2g} +- {deviation:.1g} on {first.texts} held-out texts; {remedy}, or a larger max_error"
         )
     return candidates[passed - 1], results[passed - 1]
