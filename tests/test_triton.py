@@ -15,11 +15,14 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from ctypes import c_float
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,9 +33,12 @@ from cases import ADVERSARIAL, case
 from rounding import check_weights
 from torch import Tensor
 
-from rsoftmax import MAPPINGS
+import rsoftmax
+from rsoftmax import MAPPINGS, r_softmax, use_kernels
+from rsoftmax._tensors import is_plain
 from rsoftmax.kernels import reference
 from rsoftmax.kernels import triton as kernels
+from rsoftmax.kernels.triton import check
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,6 +50,7 @@ HALVES = (torch.float16, torch.bfloat16)
 MANY = 128  # rows of a program, where a case has more rows than production would give it
 
 Run = Callable[..., list[Tensor]]
+Interpret = Callable[..., Any]
 
 
 def run(
@@ -74,16 +81,22 @@ def on_device(a: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def triton() -> Iterator[Run]:
-    """The kernels as a function."""
+def interpret() -> Iterator[Interpret]:
+    """Call a function where the kernels can run, in a process of its own if there is no GPU."""
     if DEVICE == "cuda":
-        yield run
+        yield lambda function, *arguments, **options: function(*arguments, **options)
         return
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TRITON_INTERPRET", "1")
             pool.submit(os.getpid).result()  # the process starts now, with this environment
-        yield lambda *arguments, **options: pool.submit(run, *arguments, **options).result()
+        yield lambda *arguments, **options: pool.submit(*arguments, **options).result()
+
+
+@pytest.fixture(scope="session")
+def triton(interpret: Interpret) -> Run:
+    """The kernels as a function."""
+    return partial(interpret, run)
 
 
 def reference_forward(
@@ -464,6 +477,115 @@ def test_exponentials_are_accurate_to_the_last_places(triton: Run) -> None:
         exact = torch.softmax(x.double(), -1)
         error = (triton("softmax", x)[0].double() - exact).abs() / exact
         assert error[exact > torch.finfo(dtype).tiny].max() < 3 * torch.finfo(dtype).eps, dtype
+
+
+# --------------------------------------------------------------------------- kernels check themselves
+
+CHECK_ROWS, CALL_ROWS = check.ROWS, 3
+
+
+def launches(
+    calls: int, threads: int = 1, fault: str | None = None, choice: str = "native", compiled: bool = False
+) -> tuple[list[int], list[str], list[Tensor]]:
+    """The rows of each launch during calls of r_softmax with its gradient, the warnings, and the last results.
+
+    On the CPU its tensors pass for tensors on a GPU. A fault is put into every result of that name, or is raised.
+    """
+    rows: list[int] = []
+    launch, lock = kernels.Launch.__call__, Lock()
+    function: Any = torch.compile(r_softmax, backend="aot_eager", fullgraph=True) if compiled else r_softmax
+
+    def faulty(self: kernels.Launch) -> None:
+        rows.append(self.arguments["rows"])
+        if fault == "exception":
+            raise RuntimeError("out of resource: shared memory")
+        with lock:  # the interpreter runs one kernel at a time
+            launch(self)
+        if fault in self.arguments and (fault == "dx" or "dx" not in self.arguments):
+            self.arguments[fault][0, 2] += 1e-3
+
+    def call(_: int) -> list[Tensor]:
+        x = on_device(random_rows(CALL_ROWS, 20)).requires_grad_()
+        with use_kernels(choice):
+            p = function(x, 0.4)
+        return [
+            p.detach().cpu(),
+            *(d.cpu() for d in torch.autograd.grad(p, x, on_device(random_rows(CALL_ROWS, 20, 1)))),
+        ]
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        patch.setattr(kernels.Launch, "__call__", faulty)
+        patch.setattr(check, "_agreeing", set())
+        patch.setattr(check, "_differing", set())
+        if DEVICE == "cpu":
+            patch.setattr(kernels, "tile", lambda n, tile=kernels.tile: {**tile(n), "ROWS": check.ROWS})
+            patch.setattr(
+                kernels, "supports_call", lambda name, x, value: kernels.supports(name, x.dtype) and is_plain(x)
+            )
+            patch.setattr(rsoftmax.kernels, "REGISTRY", {"cpu": kernels, "triton": kernels})
+        with ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(call, range(calls)))
+    return rows, [str(w.message) for w in caught if "Triton" in str(w.message)], results[-1]
+
+
+def by_reference() -> list[Tensor]:
+    x, g = random_rows(CALL_ROWS, 20), random_rows(CALL_ROWS, 20, 1)
+    return reference_forward("r_softmax", x, 0.4, None, g)
+
+
+@pytest.mark.interpreter
+def test_a_kernel_is_compared_with_the_reference_before_its_first_result_and_never_again(interpret: Interpret) -> None:
+    rows, warned, _ = interpret(launches, calls=3, threads=2)
+    assert sorted(rows) == [CALL_ROWS] * 6 + [CHECK_ROWS] * 2  # forward and backward
+    assert rows.index(CALL_ROWS) >= 2
+    assert warned == []
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(("fault", "compiled"), [("p", False), ("dx", False), ("exception", False), ("p", True)])
+def test_a_faulty_kernel_is_reported_once_and_replaced_by_the_reference(
+    interpret: Interpret, fault: str, compiled: bool
+) -> None:
+    rows, warned, results = interpret(launches, calls=2, fault=fault, compiled=compiled)
+    assert set(rows) == {CHECK_ROWS}
+    assert len(warned) == 1
+    assert "r_softmax" in warned[0]
+    assert {"exception": "shared memory", "p": "p[0, 2] is", "dx": "dx[0, 2] is"}[fault] in warned[0]
+    assert all(map(torch.equal, results, by_reference()))
+
+
+@pytest.mark.interpreter
+def test_a_compiled_graph_runs_a_kernel_that_agrees(interpret: Interpret) -> None:
+    rows, warned, _ = interpret(launches, calls=2, compiled=True)
+    assert rows == [CHECK_ROWS] * 2 + [CALL_ROWS] * 4
+    assert warned == []
+
+
+@pytest.mark.interpreter
+def test_use_kernels_forces_a_kernel_that_was_not_compared(interpret: Interpret) -> None:
+    rows, warned, results = interpret(launches, calls=1, fault="p", choice="triton")
+    assert (rows, warned) == ([CALL_ROWS] * 2, [])
+    assert not torch.equal(results[0], by_reference()[0])
+    assert interpret(launches, calls=1, fault="p", choice="reference")[:2] == ([], [])
+
+
+def compare(name: str, x: Tensor, value: Any, mask: Tensor | None, options: dict[str, float]) -> str | None:
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        if DEVICE == "cpu":
+            patch.setattr(kernels, "tile", lambda n, tile=kernels.tile: {**tile(n), "ROWS": check.ROWS})
+        return check.compare(name, on_device(x), on_device(value), on_device(mask), options, keep_state=True)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_every_kernel_agrees_with_the_reference(interpret: Interpret, name: str) -> None:
+    """For every dtype, of rows with and without ties, a mask, a parameter as number and tensor, and an edge."""
+    for dtype, n in product(kernels.DTYPES, (1, 2, 25, 300)):
+        x, mask = torch.empty(1, n, dtype=dtype), None if n == 25 else torch.empty(1, n, dtype=torch.bool)
+        value = (0.5 if n == 2 else torch.empty(1, 1, dtype=dtype)) if name in VALUES else None
+        with case(dtype, n):
+            assert interpret(compare, name, x, value, mask, {"edge": 0.1} if n > 25 and name in VALUES else {}) is None
 
 
 def test_rates_are_exact_as_sums_of_float32s() -> None:

@@ -19,6 +19,7 @@ from rsoftmax._tensors import Value
 from rsoftmax.kernels import cpu, triton
 from rsoftmax.kernels.cpu import attention, rows
 from rsoftmax.kernels.cpu.rows import extremes as extremes
+from rsoftmax.kernels.triton import check
 
 __all__ = ["use_kernels"]
 
@@ -75,11 +76,17 @@ CHOICES |= {name: (kernel,) for name, kernel in REGISTRY.items()}
 _choice: ContextVar[str] = ContextVar("rsoftmax_kernels", default="native")
 
 
-def kernel_for(name: str, x: Tensor, value: Value | None) -> Kernel | None:
+def kernel_for(
+    name: str, x: Tensor, value: Value | None, mask: Tensor | None, options: dict[str, Any], keep_state: bool
+) -> Kernel | None:
     """The kernel that runs an operation on these tensors; None: the reference."""
     for kernel in REGISTRY.values():
         if kernel.supports_call(name, x, value):  # first: torch.compile cannot read a ContextVar
-            return kernel if kernel in CHOICES[_choice.get()] else None
+            choice = _choice.get()
+            if kernel not in CHOICES[choice]:
+                return None
+            unchecked = kernel is not triton or choice == "triton"
+            return kernel if unchecked or check.agrees(name, x, value, mask, options, keep_state) else None
     return None
 
 
@@ -108,7 +115,9 @@ def use_kernels(name: str) -> Iterator[None]:
     """Choose the kernels within a ``with`` block.
 
     Args:
-        name: "native", the compiled kernels for each device; "reference", none; or one of them: "cpu", "triton".
+        name: "native", the compiled kernels for each device, those for GPUs if they agree with the reference, with
+            which they are compared before their first result; "reference", none; or one of them, uncompared: "cpu",
+            "triton".
 
     Raises:
         ValueError: for another name.

@@ -36,10 +36,11 @@ def row_function(name: str) -> Callable[..., Tensor]:
 def _run(name: str, x: Tensor, mask: Tensor | None = None, value: Value | None = None, **options: Any) -> Tensor:
     if in_graph() and graph_ops.supports(name, x):
         return graph_ops.rows(name, x, mask, value, options)
-    kernel = kernel_for(name, x, value)
+    is_recorded = torch.is_grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad))
+    kernel = kernel_for(name, x, value, mask, options, is_recorded)
     if kernel is None:
         return reference_forward(name, x, mask, value, options)
-    if torch.is_grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
+    if is_recorded:
         differentiable: Tensor = _OnKernel.apply(x, value, mask, kernel, name, options)  # type: ignore[no-untyped-call]
         return differentiable
     return kernel.forward(name, x, value, mask, options, keep_state=False)[0]

@@ -170,13 +170,13 @@ def rows(name: str, x: Tensor, mask: Tensor | None, value: Value | None, options
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     args, keep_state = _Args(*arguments[:-1]), arguments[-1]
     x, mask, value, name = args[:4]
-    kernel = kernel_for(name, x, value)
+    kernel = kernel_for(name, x, value, mask, args.options, keep_state)
+    by_kernel = torch.tensor(kernel is not None, device="cpu")  # backward reads it without a synchronisation
     if kernel is None:
-        state = args.kernel.new_state(name, x, keep_state).zero_()
-        return args.reference_forward().contiguous(), state, x.new_zeros((), dtype=torch.bool)
+        return args.reference_forward().contiguous(), args.kernel.new_state(name, x, keep_state).zero_(), by_kernel
     p, state_or_none = kernel.forward(name, x, value, mask, args.options, keep_state)
     state = kernel.new_state(name, x, False) if state_or_none is None else state_or_none
-    return p, state, x.new_ones((), dtype=torch.bool)
+    return p, state, by_kernel
 
 
 def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -198,7 +198,8 @@ def _backward(g: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 def _fake_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     args, keep_state = _Args(*arguments[:-1]), arguments[-1]
     p = torch.empty_like(args.x, memory_format=torch.contiguous_format)
-    return p, args.kernel.new_state(args.name, args.x, keep_state), args.x.new_empty((), dtype=torch.bool)
+    by_kernel = torch.empty((), dtype=torch.bool, device="cpu")
+    return p, args.kernel.new_state(args.name, args.x, keep_state), by_kernel
 
 
 def _fake_backward(g: Tensor, x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -211,7 +212,7 @@ def _reference_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return (
         args.reference_forward(),
         args.kernel.new_state(args.name, args.x, False),
-        args.x.new_zeros((), dtype=torch.bool),
+        torch.tensor(False, device="cpu"),
     )
 
 

@@ -33,14 +33,21 @@ CHUNK = 4096
 ABSENT = "the Triton kernels need a GPU build of torch with triton 3.4 or newer; run: pip install triton"
 
 
-@cache
 def available() -> bool:
     """Whether triton is installed, in a release that compiles these kernels."""
+    return _version() >= OLDEST
+
+
+available._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compile cannot trace an import
+
+
+@cache
+def _version() -> tuple[int, ...]:
     try:
         version: str = import_module("triton").__version__
     except ImportError:
-        return False
-    return tuple(map(int, version.split(".")[:2])) >= OLDEST
+        return ()
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def supports(name: str, dtype: torch.dtype) -> bool:
