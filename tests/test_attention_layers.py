@@ -75,6 +75,29 @@ def test_softmax_is_torchs_module(configuration: str) -> None:
                     assert_close(ours(q, k, v, **arguments), theirs(q, k, v, **arguments))
 
 
+def test_the_causal_hint_keeps_appended_keys() -> None:
+    """torch's module does so if it returns the weights, and otherwise drops them."""
+    theirs = nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)
+    assert theirs.bias_v is not None
+    nn.init.normal_(theirs.bias_v)
+    ours = replace_attention(theirs, "softmax")
+    x, causal = torch.randn(2, 5, 8), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected = theirs(x, x, x, attn_mask=causal, is_causal=True)[0]
+    for need_weights, is_causal in ((True, True), (False, True), (False, False)):
+        options = {"attn_mask": causal, "need_weights": need_weights, "is_causal": is_causal}
+        with case(need_weights, is_causal):
+            assert_close(ours(x, x, x, **options)[0], expected)
+    dropped = theirs(x, x, x, attn_mask=causal, need_weights=False, is_causal=True)[0]
+    assert (dropped - expected).abs().max() > 0.01
+
+
+def test_scripting_is_refused_with_the_remedy() -> None:
+    attention = MultiheadAttention(8, 2, mapping="sparsemax")
+    for module in (attention, nn.Sequential(nn.Linear(8, 8), TransformerEncoderLayer(8, 2, mapping="sparsemax"))):
+        with pytest.raises(NotImplementedError, match=r"torch.jit.script is not supported.* use torch\.compile or"):
+            torch.jit.script(module)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_self_attention_unbatched_and_nested_tensors() -> None:
     theirs = nn.MultiheadAttention(8, 2, batch_first=True).eval()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cases import PARAMETRIC, parameter_of
+from torch import nn
 from torch.testing import assert_close
 
 import rsoftmax
@@ -110,6 +111,16 @@ def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: Mapping
         assert_close(other(x), layer(x), rtol=0, atol=0)
 
 
+def test_a_learnable_number_has_a_dimension_and_loads_from_state_dicts_without() -> None:
+    """fully_shard refuses parameters without dimensions, which earlier releases had."""
+    layer = RSoftmax(0.8, learnable=True)
+    network = nn.Sequential(nn.Linear(3, 3), layer)
+    assert all(parameter.dim() for parameter in network.parameters())
+    network.load_state_dict(network.state_dict() | {"1.raw_value": torch.tensor(0.0)})
+    assert isinstance(layer.r, torch.Tensor)
+    assert torch.equal(layer.r, torch.tensor([0.5]))
+
+
 def test_a_fixed_tensor_is_a_buffer() -> None:
     layer = RSoftmax(r=torch.tensor([[0.2], [0.6]]))
     assert set(layer.state_dict()) == {"value"}
@@ -163,7 +174,7 @@ def test_modules_are_built_without_memory() -> None:
         layer = RSoftmax(r=0.5, learnable=True)
     assert layer.raw_value is not None
     assert layer.raw_value.is_meta
-    assert "r=tensor()" in repr(layer)
+    assert "r=tensor(1,)" in repr(layer)
 
 
 def test_modules_are_ordinary_classes() -> None:

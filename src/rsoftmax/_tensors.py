@@ -98,6 +98,22 @@ def clone_if_inference(tensor: Tensor | None) -> Tensor | None:
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
 
 
+def gather(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that ``fully_shard`` has divided among processes; all of them must call it."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def copy_into(tensor: Tensor, values: Tensor) -> None:
+    """Copy values, the same on every process, into a tensor that ``fully_shard`` may have divided among them."""
+    if hasattr(tensor, "full_tensor"):
+        from torch.distributed.tensor import distribute_tensor
+
+        values = values.expand(tensor.shape)
+        values = distribute_tensor(values, tensor.device_mesh, tensor.placements, src_data_rank=None)  # type: ignore[attr-defined]
+    tensor.copy_(values)
+
+
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     """A context without autocast on the device of a tensor; the meta device has no autocast."""
     device = like.device.type

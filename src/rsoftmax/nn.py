@@ -25,13 +25,13 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from rsoftmax._rows import ParamSpec, inside_domain
-from rsoftmax._tensors import Value, at_least_float32, is_eager_cpu
+from rsoftmax._tensors import Value, at_least_float32, copy_into, is_eager_cpu
 from rsoftmax.mappings import MAPPINGS, MappingSpec
 
 __all__ = [
@@ -73,6 +73,13 @@ class MappingModule(nn.Module):
         """The arguments shown by ``repr``."""
         return f"dim={self.dim}"
 
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Called by ``torch.jit.script`` for this module and those that contain it."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: torch.jit.script is not supported, and deprecated in torch; use torch.compile or"
+            " torch.export"
+        )
+
 
 class ParametricModule(MappingModule):
     """A mapping with a parameter: a setting of the module, an argument of each call, or learned.
@@ -85,7 +92,7 @@ class ParametricModule(MappingModule):
 
     Attributes:
         value: the parameter, a number or a buffer; None if it is passed at each call, or learned.
-        raw_value: what is trained, on the real line; None if the parameter is not learned.
+        raw_value: what is trained, on the real line; [1] for a number. None if the parameter is not learned.
     """
 
     value: Value | None
@@ -107,9 +114,10 @@ class ParametricModule(MappingModule):
             raise TypeError(f"{name}: {self.mapping.name} got an unexpected keyword argument {unknown.pop()!r}")
         self.options = options | self.mapping.bind_options(name, options)
         self.value = None
-        self.raw_value = (
-            nn.Parameter(self._unconstrain(parameter.example if value is None else value)) if learnable else None
-        )
+        self.raw_value = None
+        if learnable:  # of at least one dimension: fully_shard divides the first
+            start = self._unconstrain(parameter.example if value is None else value)
+            self.raw_value = nn.Parameter(torch.atleast_1d(start))
         if value is not None and not learnable:
             self.current_value = value
 
@@ -136,7 +144,7 @@ class ParametricModule(MappingModule):
         value = inside_domain(type(self).__name__, self._parameter(), value)
         if self.raw_value is not None:
             with torch.no_grad():
-                self.raw_value.copy_(self._unconstrain(value))
+                copy_into(self.raw_value, self._unconstrain(value))
         elif isinstance(self.value, Tensor):
             self.value.copy_(value if isinstance(value, Tensor) else torch.tensor(value))
         elif isinstance(value, Tensor):
@@ -150,11 +158,20 @@ class ParametricModule(MappingModule):
         value = self.current_value
         if isinstance(value, Tensor):
             value = value.detach()
-            shown = f"tensor{tuple(value.shape)}" if value.dim() or not is_eager_cpu(value) else f"{value.item():.4g}"
+            shown = (
+                f"tensor{tuple(value.shape)}" if value.numel() > 1 or not is_eager_cpu(value) else f"{value.item():.4g}"
+            )
         else:
             shown = "None" if value is None else f"{value:.4g}"
         items = {"learnable": self.raw_value is not None, "dim": self.dim, **self.options}
         return ", ".join(f"{key}={item}" for key, item in ({self._parameter().name: shown} | items).items())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        if (
+            saved := state_dict.get(f"{prefix}raw_value")
+        ) is not None:  # of a number: without dimensions in rsoftmax 0.1
+            state_dict[f"{prefix}raw_value"] = torch.atleast_1d(saved)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _unconstrain(self, value: Value) -> Tensor:
         """The point of the real line that a value of the domain comes from."""

@@ -106,7 +106,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             need_weights: return the weights too.
             attn_mask: [queries, keys] or [batch * heads, queries, keys]; bool, True = ignore, or float.
             average_attn_weights: return the mean of the weights over heads.
-            is_causal: a hint that ``attn_mask`` is the causal mask.
+            is_causal: a hint that ``attn_mask`` is the causal mask. Queries attend to the keys of ``add_bias_kv`` and
+                ``add_zero_attn`` with and without it; torch's module drops them with ``need_weights=False``.
 
         Returns:
             The output, and the weights [batch, queries, keys] ([batch, heads, queries, keys] if not averaged) or None.

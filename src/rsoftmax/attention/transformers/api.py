@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
+from rsoftmax._tensors import gather
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.attend import register
 from rsoftmax.attention.transformers.parameters import (
@@ -217,7 +218,7 @@ class HeadTable:
     @classmethod
     def of(cls, title: str, layers: dict[str, Tensor]) -> Self:
         """A table of values ``[heads]`` by layer name."""
-        values = [layer.detach().float().cpu() for layer in layers.values()]
+        values = [gather(layer.detach()).float().cpu() for layer in layers.values()]
         return cls(title, tuple(layers), pad_sequence(values, batch_first=True, padding_value=torch.nan))
 
     def mean(self) -> float:

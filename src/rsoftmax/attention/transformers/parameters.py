@@ -68,8 +68,7 @@ class HeadParameter(nn.Module):
     @property
     def stored(self) -> Tensor:
         """The tensor in the checkpoint: the values, or the unconstrained numbers they are computed from."""
-        (tensor,) = self.mapping.state_dict(keep_vars=True).values()
-        return tensor  # type: ignore[no-any-return]
+        return self.mapping.raw_value if self.learnable else self.mapping.value  # type: ignore[no-any-return]
 
     @property
     def values(self) -> Tensor:
