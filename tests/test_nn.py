@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from cases import PARAMETRIC, parameter_of
-from torch import nn
 from torch.testing import assert_close
 
 import rsoftmax
@@ -111,14 +110,10 @@ def test_a_learnable_parameter_trains_and_survives_a_round_trip(mapping: Mapping
         assert_close(other(x), layer(x), rtol=0, atol=0)
 
 
-def test_a_learnable_number_has_a_dimension_and_loads_from_state_dicts_without() -> None:
-    """fully_shard refuses parameters without dimensions, which earlier releases had."""
+def test_a_learnable_number_has_the_dimension_that_fully_shard_needs() -> None:
     layer = RSoftmax(0.8, learnable=True)
-    network = nn.Sequential(nn.Linear(3, 3), layer)
-    assert all(parameter.dim() for parameter in network.parameters())
-    network.load_state_dict(network.state_dict() | {"1.raw_value": torch.tensor(0.0)})
-    assert isinstance(layer.r, torch.Tensor)
-    assert torch.equal(layer.r, torch.tensor([0.5]))
+    assert all(parameter.dim() for parameter in layer.parameters())
+    assert_close(layer.r, torch.tensor([0.8]))
 
 
 def test_a_fixed_tensor_is_a_buffer() -> None:

@@ -75,7 +75,7 @@ def test_a_module_with_the_parameter_given_passed_and_learned() -> None:
     assert layer.raw_value is not None
     assert layer.raw_value.grad is not None
     assert layer.raw_value.grad != 0
-    assert_close(layer.b.detach(), torch.tensor(3.0))
+    assert_close(layer.b.detach(), torch.tensor([3.0]))
     layer.b = 4.0
     assert "b=4" in repr(layer)
     assert_close(pickle.loads(pickle.dumps(layer))(X), cool_softmax(X, 4.0))

@@ -158,20 +158,12 @@ class ParametricModule(MappingModule):
         value = self.current_value
         if isinstance(value, Tensor):
             value = value.detach()
-            shown = (
-                f"tensor{tuple(value.shape)}" if value.numel() > 1 or not is_eager_cpu(value) else f"{value.item():.4g}"
-            )
+            is_number = value.numel() == 1 and is_eager_cpu(value)
+            shown = f"{value.item():.4g}" if is_number else f"tensor{tuple(value.shape)}"
         else:
             shown = "None" if value is None else f"{value:.4g}"
         items = {"learnable": self.raw_value is not None, "dim": self.dim, **self.options}
         return ", ".join(f"{key}={item}" for key, item in ({self._parameter().name: shown} | items).items())
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        if (
-            saved := state_dict.get(f"{prefix}raw_value")
-        ) is not None:  # of a number: without dimensions in rsoftmax 0.1
-            state_dict[f"{prefix}raw_value"] = torch.atleast_1d(saved)
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _unconstrain(self, value: Value) -> Tensor:
         """The point of the real line that a value of the domain comes from."""
