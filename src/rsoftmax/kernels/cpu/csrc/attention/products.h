@@ -15,6 +15,13 @@ constexpr int tile_rows = 12;
 constexpr int tile_rows = 6;
 #endif
 
+// Loads `width` numbers of a row that is read soon into a near cache.
+template <class S> INLINE void prefetch_row(const S* x, long width) {
+    for (long d = 0; d < width; d += 64 / long(sizeof(S))) __builtin_prefetch(x + d);
+}
+// Rows that lie far away are prefetched so many rows ahead; measured.
+constexpr long rows_ahead = 16;
+
 INLINE long padded_to_tile(long n) { return (n + tile_cols - 1) / tile_cols * tile_cols; }
 
 // A matrix whose entry (i, j) is data[i * row + j * step].
@@ -77,7 +84,8 @@ INLINE void add_columns(const float* w, const int32_t* indices, long count, cons
     auto run = [&](auto is_whole) {
         for (long j = 0; j < count; j++) {
             const S* row = x + indices[j] * x_row + d;
-            if (prefetch) __builtin_prefetch(x + indices[std::min(j + 12, count - 1)] * x_row + d);
+            if (prefetch)
+                prefetch_row(x + indices[std::min(j + rows_ahead, count - 1)] * x_row + d, columns * lanes<float>);
 #pragma GCC unroll 8
             for (int k = 0; k < columns; k++) {
                 long left = is_whole ? lanes<float> : width - d - k * lanes<float>;
@@ -104,10 +112,9 @@ NOINLINE void add_rows(const float* w, const int32_t* indices, long count, const
 
 // A panel: up to `tile_cols` rows of x, as columns; columns without a row are zero.
 template <class S> NOINLINE void build_panel(const S* x, long x_row, long rows, long width, float* to) {
-    constexpr long n = lanes<float>, line = 64 / sizeof(S);
-    // Prefetches the next panel, in the order in which memory is fast.
-    for (long i = tile_cols; i < 2 * tile_cols; i++)
-        for (long d = 0; d < width; d += line) __builtin_prefetch(x + i * x_row + d);
+    constexpr long n = lanes<float>;
+    // The next panel, in the order in which memory is fast.
+    for (long i = tile_cols; i < 2 * tile_cols; i++) prefetch_row(x + i * x_row, width);
     for (long side = 0; side < tile_cols; side += n)
         for (long d = 0; d < width; d += n) {
             Vec<float> r[n];
@@ -173,6 +180,7 @@ NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row
     for (long j = 0; j < count; j += n) {
         bool in_place = std::is_same_v<S, float> && width % n == 0;
         long here = std::min(n, count - j);
+        for (long i = 0; i < n; i++) prefetch_row(x + (j + rows_ahead + i) * x_row, width);
         if (!in_place) copy_rows(x + j * x_row, x_row, here, width, copy, vectors * n);
         // Beyond the end, the last row is read again.
         for (long i = 0; i < n; i++) {
