@@ -13,7 +13,17 @@ from cases import PARAMETRIC, parameter_of
 from torch.testing import assert_close
 
 import rsoftmax
-from rsoftmax import MAPPINGS, MODULES, MappingModule, MappingSpec, RSoftmax, Sparsehourglass, Sparsemax, TSoftmax
+from rsoftmax import (
+    MAPPINGS,
+    MODULES,
+    MappingModule,
+    MappingSpec,
+    RSoftmax,
+    Sparsehourglass,
+    Sparsemax,
+    SparsePooling,
+    TSoftmax,
+)
 
 every_parametric = pytest.mark.parametrize("mapping", PARAMETRIC, ids=lambda m: m.name)
 
@@ -178,3 +188,98 @@ def test_modules_are_ordinary_classes() -> None:
     assert RSoftmax.__doc__
     assert ":func:`rsoftmax.r_softmax`" in RSoftmax.__doc__
     assert RSoftmax(r=0.25, detach_threshold=True).options == {"edge": float("inf"), "detach_threshold": True}
+
+
+def pooling_of(mapping: MappingSpec, **options: Any) -> SparsePooling:
+    """A pooling of 6 features for 3 labels, in float64."""
+    torch.manual_seed(0)
+    parameter = mapping.parameter
+    options |= {parameter.name: parameter.example} if parameter else {}
+    return SparsePooling(6, 3, mapping.name, **options).double()
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_pooling_is_a_sum_of_instances_with_the_weights_of_the_mapping(mapping: MappingSpec) -> None:
+    pooling = pooling_of(mapping, hidden=5)
+    x = torch.randn(2, 7, 4, 6, dtype=torch.float64)
+    features, weights = pooling(x)
+    for label in range(3):
+        scores = torch.stack([pooling.scorer(x[..., i, :])[..., label] for i in range(4)], -1)
+        expected = pooling.mapping(scores)
+        assert_close(weights[..., label, :], expected)
+        assert_close(features[..., label, :], sum(expected[..., i, None] * x[..., i, :] for i in range(4)))
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_masked_instances_of_a_pooling_have_no_weight_and_no_influence(mapping: MappingSpec) -> None:
+    pooling, x = pooling_of(mapping), torch.randn(4, 5, 6, dtype=torch.float64)
+    sizes = torch.tensor([5, 2, 1, 0])
+    mask = torch.arange(5) < sizes[:, None]
+    x[~mask] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e300, 0.0, 1.0]).double()
+    x.requires_grad_()
+    features, weights = pooling(x, mask=mask)
+    assert (weights.masked_select(~mask[:, None]) == 0).all()
+    for item, size in enumerate(sizes):
+        if size:
+            alone = pooling(x[item, :size])
+            assert_close(features[item], alone.features)
+            assert_close(weights[item, :, :size], alone.weights)
+    assert not features[3].any()
+    features.square().sum().backward()
+    assert x.grad is not None
+    assert x.grad[mask].isfinite().all()
+    assert not x.grad[~mask].any()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in pooling.parameters())
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_the_order_of_instances_does_not_change_a_pooling(mapping: MappingSpec) -> None:
+    pooling, x, order = pooling_of(mapping), torch.randn(3, 5, 6, dtype=torch.float64), torch.randperm(5)
+    pooled, permuted = pooling(x), pooling(x[:, order])
+    assert_close(permuted.features, pooled.features)
+    assert_close(permuted.weights, pooled.weights[..., order])
+
+
+@pytest.mark.parametrize("options", [{}, {"learnable": True}, {"hidden": 4}], ids=str)
+def test_the_gradients_of_a_pooling_are_its_derivatives(options: dict[str, Any]) -> None:
+    pooling = pooling_of(MAPPINGS["t_softmax"], **options)
+    x, mask = torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True), torch.arange(4) < 3
+    names, parameters = zip(*pooling.named_parameters(), strict=True)
+
+    def pool(x: torch.Tensor, *values: torch.Tensor) -> Any:
+        return torch.func.functional_call(pooling, dict(zip(names, values, strict=True)), (x,), {"mask": mask})
+
+    assert torch.autograd.gradcheck(pool, (x, *parameters))
+
+
+def test_a_pooling_learns_which_instance_carries_the_label() -> None:
+    torch.manual_seed(0)
+    pooling, classifier = SparsePooling(4, 2, "t_softmax", t=2.0), torch.nn.Linear(4, 1)
+    x, carriers = torch.randn(256, 6, 4) / 4, torch.randint(6, (256, 2))
+    y = torch.rand(256, 2) < 0.5
+    for label in range(2):  # feature 2k marks the instance, 2k + 1 says whether the label applies
+        x[torch.arange(256), carriers[:, label], 2 * label] += 3
+        x[torch.arange(256), carriers[:, label], 2 * label + 1] += 3.0 * y[:, label]
+    optimizer = torch.optim.Adam([*pooling.parameters(), *classifier.parameters()], lr=0.05)
+    losses = []
+    for _ in range(60):
+        features, weights = pooling(x)
+        losses.append(torch.nn.functional.binary_cross_entropy_with_logits(classifier(features).squeeze(-1), y.float()))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    assert (weights == 0).any()
+
+
+def test_a_pooling_takes_the_parameters_of_its_mapping_and_no_others() -> None:
+    assert repr(SparsePooling(6, 3, "r_softmax", r=0.5, edge=0.0).mapping).startswith("RSoftmax(r=0.5")
+    assert "mapping.raw_value" in SparsePooling(6, 3, "r_softmax", learnable=True).state_dict()
+    half = SparsePooling(6, 3, "r_softmax", learnable=True).bfloat16()
+    assert half(torch.randn(4, 6).bfloat16()).features.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="SparsePooling: unknown mapping 'max'; choose one of softmax, "):
+        SparsePooling(6, 3, "max")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'r'"):
+        SparsePooling(6, 3, "k_softmax", r=0.5)
+    with pytest.raises(TypeError, match="mask must be"):
+        pooling_of(MAPPINGS["sparsemax"])(torch.randn(4, 6).double(), mask=torch.ones(4))

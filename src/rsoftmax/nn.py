@@ -18,14 +18,14 @@ learned is a buffer, ``value``: it is moved and saved with the module, and a sch
 without recompiling. Changing a number causes one recompilation, because torch treats it as a constant at first.
 
 The classes below show editors and type checkers their arguments. A mapping that is registered elsewhere has a module,
-too: ``MODULES`` has them all, by class name.
+too: ``MODULES`` has them all, by class name. :class:`SparsePooling` uses any of them to pool a set of instances.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from inspect import signature
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,10 @@ __all__ = [
     "Entmax15",
     "KSoftmax",
     "MappingModule",
+    "Pooled",
     "RSoftmax",
     "Softmax",
+    "SparsePooling",
     "SparsegenExp",
     "SparsegenLin",
     "Sparsehourglass",
@@ -287,6 +289,74 @@ class Entmax(ParametricModule, mapping=MAPPINGS["entmax"]):
 
     def __init__(self, alpha: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(alpha, dim, learnable)
+
+
+class Pooled(NamedTuple):
+    """What :class:`SparsePooling` returns.
+
+    Attributes:
+        features: [..., K, d], a vector for each label.
+        weights: [..., K, n], the share of each instance in it: exactly zero for most of them.
+    """
+
+    features: Tensor
+    weights: Tensor
+
+
+class SparsePooling(nn.Module):
+    r"""Pools a set of instances into one vector for each label: label-wise attention with exact zeros.
+
+    .. math:: s_{ki} = q_k^\top x_i, \qquad a_k = \mathrm{mapping}(s_{k1}, \dots, s_{kn}), \qquad
+        h_k = \sum_i a_{ki} x_i
+
+    Instances are what an item consists of: the windows of a long text, the patches of an image, the members of a bag in
+    multiple-instance learning. Those with weight are the evidence for a label.
+
+    Args:
+        in_features: the number of features of an instance, d.
+        num_labels: the number of labels, K: of vectors for an item.
+        mapping: a name in ``MAPPINGS``.
+        hidden: with hidden units, ``s_k = q_k^T tanh(V x + c)``; 0: none.
+        parameter: the parameter and options of the mapping, and ``learnable``, as its module takes them: ``t=2.0``.
+
+    Returns:
+        From instances x [..., n, d] and a mask [..., n], True = keep: :class:`Pooled`.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> pooling = SparsePooling(16, num_labels=3, mapping="k_softmax", k=2)
+        >>> x, mask = torch.randn(5, 4, 16), torch.arange(4) < 3  # five items, four instances; the last is padding
+        >>> pooled = pooling(x, mask=mask)
+        >>> pooled.features.shape
+        torch.Size([5, 3, 16])
+        >>> pooled.weights[0]
+        tensor([[0.0000, 0.1093, 0.8907, 0.0000],
+                [0.0000, 0.6404, 0.3596, 0.0000],
+                [0.0000, 0.7422, 0.2578, 0.0000]], grad_fn=<SelectBackward0>)
+
+    A masked instance has weight zero and no influence, whatever its features, which may be NaN. An item without
+    instances gets zeros, and one with a single instance gets its features.
+
+    Reference: Ilse et al., Attention-based deep multiple instance learning (2018); Mullenbach et al., Explainable
+    prediction of medical codes from clinical text (2018), for one query per label.
+    """
+
+    def __init__(
+        self, in_features: int, num_labels: int, mapping: str = "sparsemax", hidden: int = 0, **parameter: Any
+    ) -> None:
+        super().__init__()
+        if mapping not in MAPPINGS:
+            raise ValueError(f"SparsePooling: unknown mapping {mapping!r}; choose one of {', '.join(MAPPINGS)}")
+        layers = [nn.Linear(in_features, hidden), nn.Tanh()] if hidden else []
+        self.scorer = nn.Sequential(*layers, nn.Linear(hidden or in_features, num_labels, bias=False))
+        self.mapping = module_of(MAPPINGS[mapping])(**parameter)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Pooled:
+        """Pool instances [..., n, d] for each label."""
+        if mask is not None:
+            x, mask = x.masked_fill(mask.logical_not().unsqueeze(-1), 0), mask.unsqueeze(-2)
+        weights = self.mapping(self.scorer(x).transpose(-1, -2), mask=mask).to(x.dtype)
+        return Pooled(weights @ x, weights)
 
 
 @cache
