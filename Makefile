@@ -5,7 +5,7 @@ PARALLEL := --numprocesses auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard $(addprefix src/rsoftmax/kernels/cpu/csrc/*/,*.cpp *.h))
 
-.PHONY: demo check test test-all test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
+.PHONY: demo check test test-all test-wide test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@mkdir -p demo
@@ -28,9 +28,15 @@ check: .venv/installed-dev
 test: check
 	@$(BIN)/pytest $(PARALLEL) --short
 
-# The whole suite.
-test-all: check
+# The whole suite; its tests of the kernels also with other libraries than the one that this processor chooses.
+test-all: check test-wide
+	@RSOFTMAX_TEST_LIBRARY=baseline $(BIN)/pytest $(PARALLEL) --short tests/test_attention_kernel.py tests/test_attention.py
 	@$(BIN)/pytest $(PARALLEL)
+
+# The tests of the kernels with the vectors of AVX-512, which any processor with AVX2 runs in two registers each.
+test-wide: .venv/installed-wide
+	@RSOFTMAX_TEST_LIBRARY=wide $(BIN)/pytest $(PARALLEL) --short tests/test_kernels.py tests/test_attention_kernel.py \
+		tests/test_attention.py tests/test_vector_width.py tests/test_properties_attention.py tests/test_properties_mappings.py
 
 # Tests whose verdict depends on instruction sets, threads or seeds: the short suite in seven environments, or
 # TESTS="-m train" and other arguments of pytest.
@@ -113,6 +119,10 @@ clean:
 	@echo "installing into .venv and compiling the kernels (a minute or two the first time)"
 	@$(INSTALL) --editable '.[dev]' --editable 'lab[dask,images,ray]'
 	@touch $@ .venv/installed-demo
+
+.venv/installed-wide: .venv/installed-dev
+	@RSOFTMAX_WIDE=1 $(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
 
 .venv/installed-docs: .venv/installed-dev
 	@$(INSTALL) 'rsoftmax[docs]'

@@ -1,9 +1,11 @@
 """Settings and fixtures shared by all tests.
 
-Two environment variables vary what no verdict may depend on; ``make test-fragile`` sets them:
-``RSOFTMAX_TEST_SEED`` (default 0) and ``RSOFTMAX_TEST_THREADS`` (default 1).
+Environment variables vary what no verdict may depend on. ``make test-fragile`` sets ``RSOFTMAX_TEST_SEED`` (default 0)
+and ``RSOFTMAX_TEST_THREADS`` (default 1); ``make test-wide`` sets ``RSOFTMAX_TEST_LIBRARY``: the library of kernels, by
+default the one that the library itself chooses.
 """
 
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rsoftmax.kernels import KERNELS, use_kernels
+from rsoftmax.kernels import KERNELS, cpu, use_kernels
 
 # Doctests are collected by import, which needs these packages.
 NEEDS = {"triton": "src/rsoftmax/kernels/triton/[!_]*.py", "gradio": "src/rsoftmax/app.py"}
@@ -25,6 +27,8 @@ pytest_plugins = ["encoders", "mulan_sets"]
 SLOW = {"compile", "interpreter", "process", "train", "browser", "cluster"}
 settings.register_profile("fuzz", max_examples=1000)  # make fuzz; tests/strategies.py
 SEED = int(os.environ.get("RSOFTMAX_TEST_SEED", "0"))
+if level := os.environ.get("RSOFTMAX_TEST_LIBRARY"):  # in this process, not in those that tests start
+    cpu.LEVEL, cpu.library = level, importlib.import_module(f"rsoftmax.kernels.cpu._rows_{level}")
 
 
 # A shell starts background jobs with SIGINT ignored, which the commands under test would inherit.

@@ -32,6 +32,8 @@ if platform.machine() in ("x86_64", "AMD64"):
         "avx2": AVX2,
         "avx512": [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"],
     }
+if os.environ.get("RSOFTMAX_WIDE"):  # the vectors of AVX-512 in narrower registers, for `make test-wide`
+    LEVELS["wide"] = [*LEVELS.get("avx2", []), "-DWIDE_VECTORS", "-Wno-psabi"]
 
 
 class BuildKernels(build_ext):

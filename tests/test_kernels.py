@@ -37,7 +37,7 @@ EDGED = [name for name in NATIVE if MAPPINGS[name].options]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 levels = ["baseline", "avx2", "avx512"]
-levels = levels[: levels.index(cpu.LEVEL) + 1] if cpu.LEVEL else []
+levels = levels[: levels.index(cpu.LEVEL) + 1] if cpu.LEVEL in levels else list(filter(None, [cpu.LEVEL]))
 
 
 @pytest.fixture(params=levels)

@@ -9,10 +9,10 @@ namespace {
 
 // A tile of a product, whose sums are in registers: 24 of 32, or 12 of 16.
 constexpr long tile_cols = 2 * lanes<float>;
-#if defined(__AVX512F__) || defined(__aarch64__)
+#ifdef __aarch64__
 constexpr int tile_rows = 12;
 #else
-constexpr int tile_rows = 6;
+constexpr int tile_rows = bytes == 64 ? 12 : 6;
 #endif
 
 // Loads `width` numbers of a row that is read soon into a near cache.

@@ -32,12 +32,12 @@ INLINE HalfVec encode(FloatVec v, bfloat16) {
     UintVec u = (UintVec)v, r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
     return __builtin_convertvector((UintVec)(v == v ? (IntVec<float>)r : (IntVec<float>)UintVec{} + 0x7fc0), HalfVec);
 }
-#if defined(__AVX512F__)
+#ifdef AVX512_VECTORS
 INLINE FloatVec decode(HalfVec v, float16) { return (FloatVec)_mm512_maskz_cvtph_ps(0xffff, (__m256i)v); }
 INLINE HalfVec encode(FloatVec v, float16) {
     return (HalfVec)_mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT);
 }
-#elif defined(__F16C__)
+#elif defined(AVX2_VECTORS)
 INLINE FloatVec decode(HalfVec v, float16) { return (FloatVec)_mm256_cvtph_ps((__m128i)v); }
 INLINE HalfVec encode(FloatVec v, float16) { return (HalfVec)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT); }
 #else
@@ -76,11 +76,11 @@ template <class R> NOINLINE R load_pieces(const void* p, long size) {
 template <class R> NOINLINE void store_pieces(void* p, R raw, long size) {
     copy_pieces<sizeof(R) / 2>((char*)p, (const char*)&raw, size);
 }
-#if defined(__SANITIZE_ADDRESS__) || !defined(__AVX2__)
+#if defined(__SANITIZE_ADDRESS__) || !(defined(AVX512_VECTORS) || defined(AVX2_VECTORS))
 // Also for the address sanitizer, which does not understand masked loads.
 template <class R> INLINE R load_end(const void* p, long size) { return load_pieces<R>(p, size); }
 template <class R> INLINE void store_end(void* p, R raw, long size) { store_pieces<R>(p, raw, size); }
-#elif defined(__AVX512BW__)
+#elif defined(AVX512_VECTORS)
 INLINE uint64_t first_bytes(long count) { return ~uint64_t(0) >> (64 - count); }
 template <class R> INLINE R load_end(const void* p, long size) {
     if constexpr (sizeof(R) == 64) return (R)_mm512_maskz_loadu_epi8(first_bytes(size), p);

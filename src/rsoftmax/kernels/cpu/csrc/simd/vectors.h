@@ -1,4 +1,6 @@
-// Vectors as wide as the registers of the target instruction set, and operations on their lanes.
+// Vectors as wide as the registers of the target instruction set, and operations on their lanes.  WIDE_VECTORS asks for
+// the vectors of AVX-512 with any other: the compiler divides them among registers, and all sums have the order, and all
+// tiles the sizes, of the AVX-512 library, which a processor without AVX-512 can then test (make test-wide).
 //
 // Written with the vector extensions of GCC and Clang, so that one source serves every instruction set.  Each
 // instruction set is compiled into a library of its own, with hidden symbols, so the same names do not meet.
@@ -22,8 +24,12 @@ namespace rsoftmax {
 namespace {
 
 #if defined(__AVX512F__)
+#define AVX512_VECTORS
+constexpr int bytes = 64;
+#elif defined(WIDE_VECTORS)
 constexpr int bytes = 64;
 #elif defined(__AVX2__)
+#define AVX2_VECTORS
 constexpr int bytes = 32;
 #else
 constexpr int bytes = 16;
@@ -65,12 +71,12 @@ template <class T> INLINE IntVec<T> iota() { return iota_<T>(std::make_index_seq
 constexpr auto plus = [](auto a, auto b) { return a + b; };
 struct Maximum {
     template <class A> INLINE A operator()(A a, A b) const { return a > b ? a : b; }
-#ifdef __AVX512F__
+#ifdef AVX512_VECTORS
     // Compilers do not find the instruction themselves; gcc 12 warns about _mm512_max_ps in its own header.
     INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
         return (Vec<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
     }
-#elif defined(__AVX2__)
+#elif defined(AVX2_VECTORS)
     INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
         return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
     }
@@ -79,11 +85,11 @@ struct Maximum {
 constexpr Maximum maximum;
 struct Minimum {
     template <class A> INLINE A operator()(A a, A b) const { return a < b ? a : b; }
-#ifdef __AVX512F__
+#ifdef AVX512_VECTORS
     INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
         return (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
     }
-#elif defined(__AVX2__)
+#elif defined(AVX2_VECTORS)
     INLINE Vec<float> operator()(Vec<float> a, Vec<float> b) const {
         return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
     }
@@ -108,16 +114,16 @@ template <class A, class F> INLINE auto reduce(A v, F f) {
 
 // Whether a mask holds in every lane.
 template <class T> INLINE bool all(IntVec<T> mask) {
-#if defined(__AVX512BW__)
+#ifdef AVX512_VECTORS
     return _mm512_movepi8_mask((__m512i)mask) == ~0ull;
-#elif defined(__AVX2__)
+#elif defined(AVX2_VECTORS)
     return _mm256_movemask_epi8((__m256i)mask) == -1;
 #else
     return reduce(mask, [](auto a, auto b) { return a & b; });
 #endif
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#ifdef AVX2_VECTORS
 // For each subset of eight lanes, the indices of the lanes in it: eight bytes.
 struct LaneSubsets {
     uint64_t indices[256];
@@ -132,7 +138,7 @@ constexpr LaneSubsets lane_subsets;
 
 // Appends the lanes of v selected by keep, in order; may write a whole vector.  Returns their number.
 template <class T> INLINE long compress(T* to, Vec<T> v, IntVec<T> keep) {
-#ifdef __AVX512F__
+#ifdef AVX512_VECTORS
     if constexpr (sizeof(T) == 4) {
         auto k = _mm512_movepi32_mask((__m512i)keep);
         store<T>(to, (Vec<T>)_mm512_maskz_compress_ps(k, (__m512)v));
@@ -143,7 +149,7 @@ template <class T> INLINE long compress(T* to, Vec<T> v, IntVec<T> keep) {
         return __builtin_popcount(k);
     }
 #else
-#ifdef __AVX2__
+#ifdef AVX2_VECTORS
     if constexpr (sizeof(T) == 4) {
         auto k = _mm256_movemask_ps((__m256)keep);
         __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(lane_subsets.indices[k]));
