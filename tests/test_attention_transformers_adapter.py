@@ -179,6 +179,39 @@ def test_attention_that_cannot_be_replaced_names_softmax_in_its_code() -> None:
     assert adapter.dense_attention(model) == {"DisentangledSelfAttention"}
 
 
+def test_the_output_of_the_base_model_is_all_that_the_logits_of_any_tokens_need() -> None:
+    """With what a model does to its logits afterwards, such as scaling or capping them."""
+    capped: dict[str, Any] = {**GROUPED, "final_logit_softcapping": 0.1, "sliding_window": 2}
+    models: list[Any] = [
+        hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED)),
+        hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, sliding_window=2)),
+        hf.GraniteForCausalLM(hf.GraniteConfig(**TEXT, logits_scaling=7.0)),
+        hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**capped)),
+    ]
+    for model in models:
+        model.eval()
+        runs: list[Any] = []
+        model.get_input_embeddings().register_forward_hook(lambda *_, runs=runs: runs.append(1))
+        output = adapter.run_base(model, WORDS)
+        parts = [adapter.run_head(model, WORDS, output, tokens) for tokens in torch.arange(4).split(3)]
+        assert len(runs) == 1
+        assert output.get("past_key_values") is None
+        torch.testing.assert_close(torch.cat(parts, 1), model(**WORDS).logits)  # where its base model runs as before
+        assert len(runs) == 2
+
+
+def test_only_a_decoder_that_keeps_some_logits_has_a_head() -> None:
+    llama, bert = hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED)), hf.BertForMaskedLM(hf.BertConfig(**TEXT))
+    t5 = hf.T5ForConditionalGeneration(hf.T5Config(**T5))
+    assert [adapter.has_head(model) for model in (llama, llama.model, nn.Sequential(llama), bert, t5)] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+
+
 def test_a_configuration_has_those_of_its_parts() -> None:
     """Otherwise the setting of a model stays in its parts when the whole gets another."""
     config = clip().config

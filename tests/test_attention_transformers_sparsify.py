@@ -15,14 +15,29 @@ from PIL import Image
 from scipy import stats
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers_models import HEADS, LAYERS, LONG, TEXT, WORDS, bert, built, output
 from typer.testing import CliRunner
 
 from rsoftmax._transformers import max_positions
 from rsoftmax.attention.transformers import head_parameters, set_attention, sparsify, sparsity
-from rsoftmax.attention.transformers.compare import compare, is_certified, text_batches
+from rsoftmax.attention.transformers.compare import (
+    compare,
+    critical_value,
+    is_certified,
+    sampled_gradient,
+    text_batches,
+)
 from rsoftmax.attention.transformers.sparsify import CORRECTIONS, SHARES, certified
-from rsoftmax.attention.transformers.thresholds import BINS, TOP, Histograms, equal_distance, total_variation
+from rsoftmax.attention.transformers.thresholds import (
+    BINS,
+    TOP,
+    Histograms,
+    equal_distance,
+    gradient_covariance,
+    total_variation,
+)
 from rsoftmax.cli import app
 
 
@@ -92,7 +107,7 @@ def errors_of_a_model() -> Tensor:
     generator = torch.Generator().manual_seed(1)
     batch = {"input_ids": torch.randint(5, WORDS, (600, 24), generator=generator)}
     (found,) = compare(model, [batch], [{"mapping": "t_softmax", "t": 4.0, "edge": 0.0}])
-    return torch.cat(found._errors).view(600, 24).mean(1)
+    return found.errors.view(600, 24).mean(1)
 
 
 @pytest.mark.parametrize("texts", [4, 8, 20, 50])
@@ -255,12 +270,17 @@ def test_pieces_of_a_text_are_evenly_spaced() -> None:
     class Tokenizer:
         """One token per word, which is a number."""
 
+        bos_token_id: int | None = None
+
         def __call__(self, text: str, **_: Any) -> dict[str, Tensor]:
             return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
 
     text = " ".join(map(str, range(41)))
     pieces = text_batches(Tokenizer(), built("llama"), text, length=4, samples=5)
     assert [batch["input_ids"][0, 0].item() for batch in pieces] == [0, 8, 16, 24, 32]
+    Tokenizer.bos_token_id = 0  # a token that the tokenizer puts before a text comes before each piece
+    pieces = text_batches(Tokenizer(), built("llama"), text, length=5, samples=5)
+    assert pieces[1]["input_ids"].tolist() == [[0, 9, 10, 11, 12]]
     with pytest.raises(ValueError, match="the text has 41 tokens, fewer than the length of 50"):
         text_batches(Tokenizer(), built("llama"), text, length=50)
 
@@ -331,6 +351,63 @@ def test_an_interrupt_leaves_the_model_as_it_was() -> None:
         assert model.config._attn_implementation == "sdpa", line
         assert not hasattr(model.config, "rsoftmax"), line
         assert model.state_dict().keys() == tensors.keys(), line
+
+
+class Largest(TorchDispatchMode):
+    """The size in bytes of the largest tensor that is allocated."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.known, self.size = {x.untyped_storage().data_ptr() for x in model.state_dict().values()}, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self.known:
+                self.size = max(self.size, x.untyped_storage().nbytes())
+        return result
+
+
+def test_memory_does_not_grow_with_texts_times_tokens_times_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many logits are computed at a time, in all passes, with the same errors as all at once."""
+    vocabulary, batches = 6000, texts()
+    logits = batches[0]["input_ids"].numel() * vocabulary * 4
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**{**TEXT, "vocab_size": vocabulary}, num_key_value_heads=2)).eval()
+    critical_value(2 * len(batches[0]["input_ids"]))  # draws many numbers, once
+    found = []
+    for at_a_time, most in ((1 << 14, logits / 8), (1 << 23, math.inf)):
+        monkeypatch.setattr("rsoftmax.attention.transformers.compare.LOGITS", at_a_time)
+        set_attention(model, "softmax")
+        with Largest(model) as largest:
+            found.append(sparsify(model, batches, max_error=0.01))
+            sparsity(model, batches[0])
+            gradient_covariance(model, [*batches])
+        assert largest.size < most
+    assert largest.size >= logits
+    assert found[0].t == found[1].t
+    assert found[0].error == pytest.approx(found[1].error, rel=1e-3)
+
+
+def test_the_gradient_of_a_sampled_loss_goes_through_the_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the loss were computed at once."""
+    model, batch = built("llama"), texts()[0]
+    monkeypatch.setattr("rsoftmax.attention.transformers.compare.LOGITS", 1)
+    monkeypatch.setattr("rsoftmax.attention.transformers.compare.sampled_loss", lambda _, values: values.square().sum())
+    embedding = model.get_input_embeddings().weight
+    states, gradient = sampled_gradient(model, batch)
+    (found,) = torch.autograd.grad(states, embedding, gradient)
+    logits = model(**batch).logits[batch["attention_mask"].bool()]
+    assert_close(found, torch.autograd.grad(logits.square().sum(), embedding)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_losses_are_those_of_the_model(name: str) -> None:
+    model = built("llama") if name == "llama" else hf.BertForMaskedLM(hf.BertConfig(**TEXT)).eval()
+    batch = {"input_ids": texts()[0]["input_ids"]}
+    batch["labels"] = batch["input_ids"].masked_fill(batch["input_ids"] > 40, -100)
+    (result,) = compare(model, [batch], [{"mapping": "softmax"}])
+    assert result.loss == pytest.approx(2 * [model(**batch).loss.item()], rel=1e-5)
 
 
 def test_smaller_thresholds_have_larger_errors_and_the_model_is_left_as_it_was() -> None:

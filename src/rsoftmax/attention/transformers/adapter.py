@@ -6,7 +6,7 @@ test for each assumption. If a release of transformers breaks one, that test nam
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
@@ -134,6 +134,11 @@ def configurations(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
             yield from configurations(part)
 
 
+def torch_implementation(model: PreTrainedModel) -> str:
+    """The name of torch's own attention; of the model's code where it does not support that."""
+    return "sdpa" if all(part._supports_sdpa for part in _models_in(model)) else "eager"
+
+
 def overlooked_parts(model: PreTrainedModel) -> list[PreTrainedModel]:
     """The parts that ``set_attn_implementation`` skips in releases before 5.20.
 
@@ -156,6 +161,46 @@ def _names_in_code(kind: type) -> frozenset[str]:
     bases = [base for base in kind.__mro__ if base not in (nn.Module, object)]
     members = [inspect.unwrap(member) for base in bases for member in vars(base).values() if inspect.isfunction(member)]
     return frozenset(name for member in members for name in member.__code__.co_names)
+
+
+# ------------------------------------------------------------------------------------------- logits of language models
+
+
+def has_head(model: nn.Module) -> bool:
+    """Whether a model is a decoder that can compute the logits of some tokens alone, from its base model's output."""
+    if not isinstance(model, PreTrainedModel) or model.base_model is model or model.config.is_encoder_decoder:
+        return False
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def without_logits(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs with which a decoder computes the logits of the last token alone, and no loss."""
+    if not has_head(model):
+        return dict(batch)
+    return {name: value for name, value in batch.items() if name != "labels"} | {"logits_to_keep": 1}
+
+
+def run_base(model: PreTrainedModel, batch: Mapping[str, Any]) -> Any:
+    """The output of the base model of a decoder, without its cache."""
+    outputs: list[Any] = []
+    with model.base_model.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
+        model(**without_logits(model, batch))
+    output = outputs[-1]
+    return type(output)(**{name: value for name, value in output.items() if name != "past_key_values"})
+
+
+def run_head(model: PreTrainedModel, batch: Mapping[str, Any], output: Any, tokens: Tensor) -> Tensor:
+    """The logits of some tokens of each text, from the output of the base model, which does not run again."""
+    base = model.base_model
+    before = vars(base).get("forward")
+    base.forward = lambda *inputs, **options: output
+    try:
+        logits: Tensor = model(**without_logits(model, batch) | {"logits_to_keep": tokens}).logits
+    finally:
+        vars(base).pop("forward")
+        if before is not None:
+            base.forward = before
+    return logits
 
 
 # ------------------------------------------------------------------------------------------- changing transformers

@@ -4,23 +4,26 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rsoftmax._transformers import ENTRY, max_positions, quiet
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import pretrained_model, set_attention
-from rsoftmax.attention.transformers.measure import evaluating
+from rsoftmax.attention.transformers.measure import UNCOMPILED, evaluating
 from rsoftmax.attention.transformers.parameters import attach, parameter_of
 from rsoftmax.registry import MAPPINGS
 
 Batch = Mapping[str, Any]  # from a model's argument names to tensors
 Tick = Callable[[], object]  # called after each forward pass
+LOGITS = 1 << 23  # that are computed at a time: 32 tokens of a vocabulary of 262,144
+IGNORED = -100  # the label of a token without one
 OBSERVED = 128  # queries per text whose weights are observed
 CONFIDENCE = 0.95  # of a certificate
 SIGMA = 1.5  # of the logarithms of the texts' errors that the test is calibrated for
@@ -35,71 +38,90 @@ def compare(
 ) -> list["Comparison"]:
     """Run a model, which is left unchanged, densely and in several settings: the arguments of :func:`set_attention`.
 
-    Dense means the model as it is, or with softmax if it is sparse already.
+    Dense means the model as it is, or with torch's attention if it is sparse already.
     """
     host, results = pretrained_model(model), [Comparison() for _ in settings]
-    before: Any = adapter.implementations(host.config)
-    dense = "softmax" if isinstance(before, str) and before in MAPPINGS else before
+    dense: Any = dense_implementation(host)
     head_parameters = filter(None, map(parameter_of, adapter.attention_modules(host).values()))
     if any(head_parameter.log_scale is not None for head_parameter in head_parameters):
         raise ValueError("the model has log_n_scale, without which softmax is another model: nothing to compare with")
-    with restored(model):
+    held = len(settings) if adapter.has_head(model) else 1  # outcomes in memory: hidden states are small, logits not
+    with restored(model), torch.no_grad(), evaluating(model), UNCOMPILED:
         for batch in batches:
             host.set_attn_implementation(dense)
-            reference = _run(model, batch)
+            reference = run(model, batch)
             tick()
-            for setting, result in zip(settings, results, strict=True):
-                set_attention(model, **setting)
-                result.add(reference, _run(model, batch))
-                tick()
+            for first in range(0, len(settings), held):
+                chosen, outcomes = slice(first, first + held), list[Outcome]()
+                for setting in settings[chosen]:
+                    set_attention(model, **setting)
+                    outcomes.append(run(model, batch))
+                    tick()
+                for result, outcome, errors in zip(
+                    results[chosen], outcomes, measured(reference, outcomes), strict=True
+                ):
+                    result.add(reference, outcome, errors)
     return results
+
+
+def dense_implementation(host: PreTrainedModel) -> adapter.Implementation:
+    """The model's present attention, or torch's if that is a mapping."""
+    before = adapter.implementations(host.config)
+    return adapter.torch_implementation(host) if isinstance(before, str) and before in MAPPINGS else before
 
 
 class Comparison:
     """Errors of a sparse model's outputs over batches, and times."""
 
     def __init__(self) -> None:
-        self._errors: list[Tensor] = []
+        self._errors: list[Tensor] = []  # [samples, 3]: the error, the dense and the sparse loss
         self._text: list[Tensor] = []
         self._lengths: list[Tensor] = []
-        self._sums = torch.zeros(2, 2)  # seconds and loss, dense and sparse
+        self._seconds = torch.zeros(2)  # dense and sparse
         self.metric, self.texts = "", 0  # what the error is, and the number of texts
 
-    def add(self, dense: "Outcome", sparse: "Outcome") -> None:
-        """Add the errors of a batch."""
-        self._errors.append(dense.error(sparse).double())
-        self._text.append(dense.text + self.texts)
-        self._lengths.append(dense.length)
-        self._sums += torch.tensor([[run.seconds, run.loss * len(run.values)] for run in (dense, sparse)]).T
-        self.metric, self.texts = dense.metric, self.texts + int(dense.text.max()) + 1
+    def add(self, dense: "Outcome", sparse: "Outcome", errors: Tensor) -> None:
+        """Add what :func:`measured` returned for a batch."""
+        text = dense.text
+        self._errors.append(errors)
+        self._text.append(text + self.texts)
+        self._lengths.append(torch.cat([part.length for part in dense.parts]))
+        self._seconds += torch.tensor([dense.seconds, sparse.seconds])
+        self.metric, self.texts = dense.metric, self.texts + int(text.max()) + 1
 
     @property
     def time(self) -> float:
         """The sparse model's processor time over the dense model's."""
-        return float(self._sums[0, 1] / self._sums[0, 0].clamp(min=1e-9))
+        dense, sparse = self._seconds.tolist()
+        return float(sparse / max(dense, 1e-9))
 
     @property
     def loss(self) -> tuple[float, float]:
         """The mean loss of the dense and of the sparse model, if the batches have labels, else NaN."""
-        dense, sparse = (self._sums[1] / self.samples).tolist()
+        dense, sparse = torch.cat(self._errors)[:, 1:].nanmean(0).tolist()
         return dense, sparse
+
+    @property
+    def errors(self) -> Tensor:
+        """The error of each sample."""
+        return torch.cat(self._errors)[:, 0]
 
     @property
     def samples(self) -> int:
         """The number of samples: tokens of a language model, texts of any other model."""
-        return sum(map(len, self._errors))
+        return len(self.errors)
 
     def mean(self) -> tuple[float, float]:
         """The mean error and its standard error."""
-        return mean_and_error(torch.cat(self._errors), torch.cat(self._text))
+        return mean_and_error(self.errors, torch.cat(self._text))
 
     def is_certified(self, max_error: float) -> bool:
         """Whether the mean error is at most ``max_error`` with confidence."""
-        return is_certified(torch.cat(self._errors), torch.cat(self._text), max_error)
+        return is_certified(self.errors, torch.cat(self._text), max_error)
 
     def by_length(self) -> list[tuple[int, int, float, float, int]]:
         """Number of keys (from, to), error, standard error and number of samples."""
-        lengths, errors, text = torch.cat(self._lengths), torch.cat(self._errors), torch.cat(self._text)
+        lengths, errors, text = torch.cat(self._lengths), self.errors, torch.cat(self._text)
         table = []
         for first, last in pairwise(LENGTHS):
             chosen = (lengths > first) & (lengths <= last)
@@ -155,39 +177,58 @@ def texts_needed(mean: float, deviation: float, max_error: float) -> int | None:
     return next((n for n in counts if mean + critical_value(n) * deviation / math.sqrt(n) <= max_error), None)
 
 
+# --------------------------------------------------------------------------- what an error is measured on
+
+
+class Part(NamedTuple):
+    """Some samples of a model's output."""
+
+    values: Callable[[], Tensor]  # computes their logits [samples, classes], or embeddings of length 1
+    text: Tensor  # the index of each sample's text
+    length: Tensor  # the number of keys that each sample saw
+    labels: Tensor | None = None  # the class of each sample, or IGNORED
+
+
 class Outcome(NamedTuple):
     """The part of a model's output that an error is measured on."""
 
     metric: str
-    values: Tensor  # logits [samples, classes], or embeddings of length 1
-    text: Tensor  # the index of each sample's text
-    length: Tensor  # the number of keys that each sample saw
-    loss: float = math.nan  # of the model, if the batch has labels
-    seconds: float = 0.0  # the processor time of the call
+    parts: list[Part]
+    seconds: float = 0.0  # the processor time of the call; of a decoder with the logits of the last token alone
 
-    def error(self, sparse: "Outcome") -> Tensor:
-        """The error of each sample."""
-        if self.metric == COSINE:
-            return (1 - (self.values * sparse.values).sum(-1)).cpu()
-        errors = []
-        for dense, other in zip(self.values.split(256), sparse.values.split(256), strict=True):
-            both = torch.stack([dense, other]).float()
-            if self.metric == KL:
-                log_p, log_q = both.log_softmax(-1)[:, None]
-            else:  # presence and absence of each label
-                log_p, log_q = F.logsigmoid(torch.stack([both, -both], 1))
-            errors.append((log_p.exp() * (log_p - log_q)).sum((0, -1)))
-        return torch.cat(errors).cpu()
+    @property
+    def text(self) -> Tensor:
+        """The index of each sample's text."""
+        return torch.cat([part.text for part in self.parts])
 
-    def sampled_loss(self) -> Tensor:
-        """A loss whose mean square is twice the error: with outputs sampled from the model, or a random direction."""
-        if self.metric == COSINE:
-            return (self.values * torch.randn_like(self.values)).sum()
-        if self.metric == LABEL_KL:
-            truth = torch.bernoulli(self.values.detach().sigmoid())
-            return F.binary_cross_entropy_with_logits(self.values, truth, reduction="sum")
-        classes = torch.distributions.Categorical(logits=self.values.detach()).sample()
-        return F.cross_entropy(self.values, classes, reduction="sum")
+
+def run(model: nn.Module, batch: Batch) -> Outcome:
+    """Run a model; the logits of a decoder are computed later, a few tokens at a time, from its hidden states."""
+    start = time.process_time()
+    if adapter.has_head(model):
+        output = adapter.run_base(model, batch)  # type: ignore[arg-type]
+        seconds = time.process_time() - start
+        return Outcome(KL, token_parts(model, batch, output), seconds)
+    output = model(**batch)
+    return outcome_of(model, batch, output)._replace(seconds=time.process_time() - start)
+
+
+def token_parts(model: Any, batch: Batch, output: Any) -> list[Part]:
+    """The next-token logits of real tokens, of a decoder with this output of its base model."""
+    states = output.last_hidden_state
+    tokens, lengths, labels = _tokens(model, batch, *states.shape[:2])
+
+    def part(columns: Tensor) -> Part:
+        chosen = tokens[:, columns]
+        labelled = None if labels is None else labels[:, columns][chosen]
+        return Part(partial(logits, columns, chosen), *_texts(chosen, lengths[:, columns]), labelled)
+
+    def logits(columns: Tensor, chosen: Tensor) -> Tensor:
+        found = adapter.run_head(model, batch, output, columns.to(states.device))
+        return found.flatten(0, 1) if chosen.all() else found[chosen.to(found.device)]
+
+    size = max(LOGITS // (len(states) * model.config.get_text_config(decoder=True).vocab_size), 1)
+    return [part(columns) for columns in torch.arange(states.shape[1]).split(size)]
 
 
 def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
@@ -204,12 +245,18 @@ def outcome_of(model: nn.Module, batch: Batch, output: Any) -> Outcome:
             )
         metric = LABEL_KL if kind == "multi_label_classification" else KL
         lengths = real_tokens(batch, len(logits)).sum(-1).long().cpu()
-        return Outcome(metric, logits, torch.arange(len(logits)), lengths)
-    tokens = real_tokens(batch, len(logits), logits.shape[1], decoder=True).bool()
+        return Outcome(metric, [Part(lambda: logits, torch.arange(len(logits)), lengths)])
+    tokens, lengths, labels = _tokens(model, batch, *logits.shape[:2])
     values = logits.flatten(0, 1) if tokens.all() else logits[tokens.to(logits.device)]
-    text, lengths = torch.nonzero(tokens)[:, 0].cpu(), tokens.cumsum(-1)[tokens].cpu()
-    loss = getattr(output, "loss", None)
-    return Outcome(KL, values, text, lengths, math.nan if loss is None else float(loss))
+    text, lengths = _texts(tokens, lengths)
+    labels = None if labels is None else labels[tokens]
+
+    def part(first: int) -> Part:
+        some = slice(first, first + size)
+        return Part(lambda: values[some], text[some], lengths[some], None if labels is None else labels[some])
+
+    size = max(LOGITS // values.shape[1], 1)
+    return Outcome(KL, [part(first) for first in range(0, len(values), size)])
 
 
 def _embeddings(model: nn.Module, batch: Batch, output: Any) -> Outcome:
@@ -221,14 +268,65 @@ def _embeddings(model: nn.Module, batch: Batch, output: Any) -> Outcome:
         )
     tokens = real_tokens(batch, len(states), states.shape[1], decoder=True).to(states.device)
     pooled = (states * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True).clamp(min=1)
-    return Outcome(COSINE, F.normalize(pooled.float(), dim=-1), torch.arange(len(states)), tokens.sum(1).long().cpu())
+    values = F.normalize(pooled.float(), dim=-1)
+    return Outcome(COSINE, [Part(lambda: values, torch.arange(len(states)), tokens.sum(1).long().cpu())])
 
 
-def _run(model: nn.Module, batch: Batch) -> Outcome:
-    with torch.no_grad(), evaluating(model):
-        start = time.process_time()
-        output = model(**batch)
-        return outcome_of(model, batch, output)._replace(seconds=time.process_time() - start)
+def measured(dense: Outcome, others: Sequence[Outcome]) -> list[Tensor]:
+    """For each of the other outcomes the error, the dense and its own loss of each sample, ``[samples, 3]``."""
+    columns: list[list[Tensor]] = [[] for _ in others]
+    for part, *parts in zip(dense.parts, *(other.parts for other in others), strict=True):
+        reference = part.values()
+        loss = _loss(reference, part.labels)
+        for column, other in zip(columns, parts, strict=True):
+            values = other.values()
+            error = error_of(dense.metric, reference, values).double().cpu()
+            column.append(torch.stack([error, loss, _loss(values, part.labels)], -1))
+    return [torch.cat(column) for column in columns]
+
+
+def error_of(metric: str, dense: Tensor, sparse: Tensor) -> Tensor:
+    """The error of each sample."""
+    if metric == COSINE:
+        return 1 - (dense * sparse).sum(-1)
+    if metric == KL:
+        log_p, log_q = dense.float().log_softmax(-1), sparse.float().log_softmax(-1)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+    log_p, log_q = (F.logsigmoid(torch.stack([x, -x]).float()) for x in (dense, sparse))  # of presence and absence
+    return (log_p.exp() * (log_p - log_q)).sum((0, -1))
+
+
+def _loss(values: Tensor, labels: Tensor | None) -> Tensor:
+    """The loss of each sample, NaN without a label."""
+    if labels is None:
+        return torch.full((len(values),), math.nan, dtype=torch.float64)
+    losses = F.cross_entropy(values.float(), labels.to(values.device), reduction="none", ignore_index=IGNORED)
+    return losses.double().cpu().masked_fill(labels == IGNORED, math.nan)
+
+
+def sampled_loss(metric: str, values: Tensor) -> Tensor:
+    """A loss whose mean square is twice the error: with outputs sampled from the model, or a random direction."""
+    if metric == COSINE:
+        return (values * torch.randn_like(values)).sum()
+    if metric == LABEL_KL:
+        truth = torch.bernoulli(values.detach().sigmoid())
+        return F.binary_cross_entropy_with_logits(values, truth, reduction="sum")
+    classes = torch.distributions.Categorical(logits=values.detach()).sample()
+    return F.cross_entropy(values, classes, reduction="sum")
+
+
+def sampled_gradient(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """What a sampled loss is computed from, in the graph of a run, and its gradient there; or the loss and None."""
+    if not adapter.has_head(model):
+        outcome = outcome_of(model, batch, model(**batch))
+        losses = [sampled_loss(outcome.metric, part.values()) for part in outcome.parts]
+        return torch.stack(losses).sum(), None
+    output = adapter.run_base(model, batch)  # type: ignore[arg-type]
+    states = output.last_hidden_state
+    output.last_hidden_state = leaf = states.detach().requires_grad_()
+    parts = token_parts(model, batch, output)
+    gradients = (torch.autograd.grad(sampled_loss(KL, part.values()), leaf)[0] for part in parts)
+    return states, sum(gradients, torch.zeros_like(leaf))
 
 
 @contextmanager
@@ -256,6 +354,20 @@ def restored(model: nn.Module, only_after_error: bool = False) -> Iterator[None]
 
 
 # --------------------------------------------------------------------------- batches of texts
+
+
+def _tokens(model: nn.Module, batch: Batch, texts: int, length: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Which tokens of a language model are real, the keys that each one sees, and its label: a decoder's next token."""
+    tokens = real_tokens(batch, texts, length, decoder=True).bool().cpu()
+    labels, host = batch.get("labels"), pretrained_model(model)
+    if labels is not None and host.can_generate() and not host.config.is_encoder_decoder:
+        labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    return tokens, tokens.cumsum(-1), None if labels is None else labels.cpu()
+
+
+def _texts(tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each real token, the index of its text, and its number of keys."""
+    return torch.nonzero(tokens)[:, 0], lengths[tokens]
 
 
 def check_batches(batches: Iterable[Batch]) -> list[Batch]:
@@ -311,7 +423,7 @@ def text_batches(
     """Batches of evenly spaced parts of a text: ``length`` tokens for language models, otherwise truncated lines.
 
     The length is 512 by default, or the model's number of positions if that is lower; the number of samples is 32
-    pieces, or 200 lines.
+    pieces, or 200 lines. A beginning-of-text token that the tokenizer adds comes first in every piece.
     """
     positions = max_positions(model) or length or 512
     length = length or min(512, positions)
@@ -325,8 +437,9 @@ def text_batches(
     ids = tokenizer(text, return_tensors="pt")["input_ids"][0]
     if len(ids) < length:
         raise ValueError(f"the text has {len(ids)} tokens, fewer than the length of {length}; pass a longer text")
-    pieces = ids[: len(ids) // length * length].split(length)
-    return [{"input_ids": piece[None]} for piece in _spaced(pieces, samples or 32)]
+    first = ids[:1] if ids[0] == getattr(tokenizer, "bos_token_id", None) else ids[:0]  # of every text
+    pieces = [piece for piece in ids[len(first) :].split(length - len(first)) if len(first) + len(piece) == length]
+    return [{"input_ids": torch.cat([first, piece])[None]} for piece in _spaced(pieces, samples or 32)]
 
 
 def _spaced(items: Sequence[Any], count: int) -> list[Any]:

@@ -125,7 +125,7 @@ def run_observed(model: nn.Module, batch: Mapping[str, Any], observer: Observer)
             observer.observe(call)
 
     with torch.no_grad(), evaluating(model), UNCOMPILED, observing(observer._replace(observe=observe)):
-        model(**batch)
+        model(**adapter.without_logits(model, batch))
     host = pretrained_model(model)
     if not called:
         implementation = adapter.implementation(host.config)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.api import HeadTable, pretrained_model
 from rsoftmax.attention.transformers.attend import AttentionCall, Observer, observing
-from rsoftmax.attention.transformers.compare import Batch, Tick, outcome_of, step_of
+from rsoftmax.attention.transformers.compare import Batch, Tick, sampled_gradient, step_of
 from rsoftmax.attention.transformers.measure import UNCOMPILED, evaluating, real_pairs, run_observed
 
 Thresholds = list[Tensor]  # [heads], per layer
@@ -209,8 +209,9 @@ def gradient_covariance(model: nn.Module, batches: list[Batch]) -> dict[nn.Modul
     for batch in batches[:GRADIENT_BATCHES]:
         leaves.clear()
         with torch.enable_grad(), evaluating(model), UNCOMPILED, observing(Observer(None, replace=add_leaf)):
-            loss = outcome_of(model, batch, model(**batch)).sampled_loss()
-            gradients = torch.autograd.grad(loss, [leaf for _, leaf in leaves], materialize_grads=True)
+            source, gradient = sampled_gradient(model, batch)
+            outputs = [leaf for _, leaf in leaves]
+            gradients = torch.autograd.grad(source, outputs, gradient, materialize_grads=True)
         for (module, _), grad in zip(leaves, gradients, strict=True):
             total = torch.einsum("bhqd,bhqe->hde", grad.float(), grad.float()) / grad[:, 0, :, 0].numel()
             covariance[module] = covariance.get(module, torch.zeros_like(total)) + total
