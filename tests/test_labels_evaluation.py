@@ -76,6 +76,29 @@ def test_calibrated_marginals_have_no_calibration_error() -> None:
     assert len(calibration_curve(u.sigmoid(), y, bins=4).entries) == 4
 
 
+def test_entries_near_zero_do_not_hide_a_wrong_calibration() -> None:
+    """Half of the labels predicted at .9 are there; a thousand times as many entries are at 0, where they should be."""
+    pi = torch.tensor([0.9] * 10 + [0.0] * 10_000)
+    y = torch.tensor([1.0] * 5 + [0.0] * 10_005)
+    curve = calibration_curve(pi, y)
+    assert curve.error < 0.001
+    assert curve.error_of_labels == pytest.approx(0.4)
+    assert evaluate(pi[:, None], pi[:, None] > 0.5, y[:, None], ["a"]).calibration_error == curve.error_of_labels
+    assert calibration_curve(torch.zeros(3), torch.ones(3)).error_of_labels == 1
+    assert calibration_curve(torch.zeros(3), torch.zeros(3)).error_of_labels == 0
+
+
+def test_a_printed_evaluation_is_a_table() -> None:
+    marginals = torch.tensor([[0.9, 0.2], [0.6, 0.7]])
+    scores = evaluate(marginals, marginals > 0.5, torch.tensor([[1.0, 0], [0, 0]]), ["a", "white\nspace"])
+    lines = str(scores).splitlines()
+    assert [line.split() for line in lines[:2]] == [["score", "2", "rows"], ["micro", "F1", "0.500"]]
+    assert lines[-2].split() == ["a", "0.500", "1.000", "0.667", "1"]
+    assert lines[-1].split() == [r"white\nspace", "0.000", "-", "-", "0"]
+    assert len({len(line) for line in lines[-3:]}) == 1
+    assert "tensor" not in repr(scores)
+
+
 def test_the_calibration_curve_leaves_out_unknown_labels() -> None:
     pi = torch.tensor([[0.2, 0.2, 1.0, 0.7]])
     curve = calibration_curve(pi, torch.tensor([[0.0, torch.nan, 1.0, -1.0]]))

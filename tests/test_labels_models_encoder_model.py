@@ -18,12 +18,12 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from torch.testing import assert_close
-from transformers import AutoConfig, AutoModel, BertModel
+from transformers import AutoConfig, AutoModel, BertModel, TrainerControl, TrainerState, TrainingArguments
 
 from rsoftmax._transformers import load_pretrained
 from rsoftmax.attention.transformers import head_parameters, set_attention
 from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
-from rsoftmax.labels.models.finetuning import last_checkpoint
+from rsoftmax.labels.models.finetuning import ProgressBar, last_checkpoint
 
 QUICK: dict[str, Any] = {
     "n_estimators": 2,
@@ -336,6 +336,16 @@ def test_fine_tuning_lowers_the_loss_and_resumes_as_if_it_had_not_stopped(text_e
     assert_close(resumed.outputs(TEXTS).marginals, whole.outputs(TEXTS).marginals, atol=1e-3, rtol=1e-2)
     assert [path.read_text() for path in (thesis, foreign)] == ["mine", "{}"]
     assert len(list(tmp_path.glob("checkpoint-*"))) <= 5  # two of others, the last two and the best
+
+
+def test_the_bar_of_fine_tuning_that_stops_early_ends_at_100_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    bar: Any = ProgressBar()
+    now = (TrainingArguments(), TrainerState(max_steps=40), TrainerControl())
+    bar.on_train_begin(*now)
+    now[1].global_step = 3
+    bar.on_step_end(*now)
+    bar.on_train_end(*now)
+    assert "100%" in capsys.readouterr().err.splitlines()[-1].rpartition("\r")[2]
 
 
 def test_fine_tuning_moves_the_encoder_and_leaves_checkpoints_of_others(text_encoder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from rsoftmax.cli.arguments import figure_path, usage_errors
 from rsoftmax.labels.models.card import count_of
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.evaluation import Evaluation
     from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
@@ -58,30 +57,12 @@ def evaluate(
 
         typer.echo(dumps(scores.as_dict(), indent=1))
     else:
-        _show(scores)
+        typer.echo(str(scores))
     if path is not None:
         from rsoftmax.plots import draw_evaluation
 
         draw_evaluation(scores, path)
         typer.echo(f"wrote {path}", err=json)
-
-
-def _show(scores: "Evaluation") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from rsoftmax.labels.models.card import printable, share
-
-    overall = Table("score", f"{scores.num_samples} rows")
-    for title, value in scores.headline().items():
-        overall.add_row(title, share(value))
-    by_label = Table("label", "precision", "recall", "F1", "rows")
-    for label in scores.labels:
-        shares = map(share, (label.precision, label.recall, label.f1))
-        by_label.add_row(printable(label.label), *shares, str(label.support))
-    console = Console(markup=False)
-    console.print(overall)
-    console.print(by_label)
 
 
 def export(

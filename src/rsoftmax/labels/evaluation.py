@@ -1,11 +1,13 @@
 """Evaluation of predictions: F-measures, precision at k, calibration, and the scores of each label."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from rsoftmax.labels.models.card import aligned, count_of, printable, share
 
 __all__ = ["CalibrationCurve", "Evaluation", "LabelScores", "calibration_curve", "evaluate"]
 
@@ -31,7 +33,20 @@ class CalibrationCurve(NamedTuple):
     @property
     def error(self) -> float:
         """The expected calibration error: the mean of ``|predicted - observed|`` over all entries."""
-        return float((self.entries * (self.predicted - self.observed).abs()).sum() / self.entries.sum())
+        return self._mean_gap(self.entries)
+
+    @property
+    def error_of_labels(self) -> float:
+        """The same over labels, predicted and observed: a bin counts ``predicted + observed`` times its entries.
+
+        Nearly all entries of a problem with many labels are negative, with marginals near zero. They make the error
+        over all entries small, however wrong the probabilities are that decide. Here they have no weight.
+        """
+        return self._mean_gap(self.entries * (self.predicted + self.observed))
+
+    def _mean_gap(self, weights: Tensor) -> float:
+        gaps = (self.predicted - self.observed).abs()
+        return float((weights * gaps).sum() / weights.sum().clamp(min=torch.finfo(gaps.dtype).tiny))
 
 
 def calibration_curve(marginals: Tensor, y: Tensor, *, bins: int = BINS) -> CalibrationCurve:
@@ -93,7 +108,8 @@ class Evaluation:
         samples_zero: the same with 0 in place of 1: scikit-learn's ``zero_division=0``.
         precision_at: mean precision among the k labels with the highest marginals, by k.
         brier: the mean squared difference of marginal and label; lower is better.
-        calibration_error: the expected calibration error of ``curve``.
+        calibration_error: the mean difference of predicted and observed frequencies over labels; see
+            :attr:`CalibrationCurve.error_of_labels`.
         labels: the scores of each label.
         curve: predicted against observed frequencies.
     """
@@ -106,8 +122,16 @@ class Evaluation:
     precision_at: dict[int, float]
     brier: float
     calibration_error: float
-    labels: list[LabelScores]
-    curve: CalibrationCurve
+    labels: list[LabelScores] = field(repr=False)
+    curve: CalibrationCurve = field(repr=False)
+
+    def __str__(self) -> str:
+        """The overall scores and those of each label as a table."""
+        overall = [["score", count_of(self.num_samples, "row")], *([n, share(v)] for n, v in self.headline().items())]
+        labels = [["label", "precision", "recall", "F1", "rows"]]
+        for s in self.labels:
+            labels.append([printable(s.label), *map(share, (s.precision, s.recall, s.f1)), str(s.support)])
+        return f"{aligned(overall)}\n\n{aligned(labels)}"
 
     @property
     def absent(self) -> list[str]:
@@ -161,6 +185,18 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
         >>> scores = evaluate(marginals, marginals > 0.5, torch.tensor([[1, 0], [0, 1]]), ["a", "b"])
         >>> round(scores.micro, 3), round(scores.samples, 3), scores.precision_at
         (0.8, 0.833, {1: 1.0})
+        >>> print(scores)
+        score              2 rows
+        micro F1            0.800
+        macro F1            0.833
+        samples F1          0.833
+        precision at 1      1.000
+        Brier score         0.125
+        calibration error   0.250
+        <BLANKLINE>
+        label  precision  recall     F1  rows
+        a          0.500   1.000  0.667     1
+        b          1.000   1.000  1.000     1
     """
     known = ~y.isnan()
     predicted, y = predicted.bool() & known, y.nan_to_num().bool()
@@ -179,7 +215,7 @@ def evaluate(marginals: Tensor, predicted: Tensor, y: Tensor, names: Sequence[st
         samples_zero=float(f1_of_samples.where(~empty, 0).mean()),
         precision_at={k: _precision_at(k, marginals, known, y) for k in TOP if k < len(names)},
         brier=curve.brier,
-        calibration_error=curve.error,
+        calibration_error=curve.error_of_labels,
         labels=[LabelScores(*scores) for scores in zip(names, *columns, strict=True)],
         curve=curve,
     )

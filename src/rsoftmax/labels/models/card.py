@@ -1,9 +1,9 @@
 """Model cards, and how names and numbers from files are shown to people."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["count_of", "list_names", "model_card", "printable", "readable", "share"]
+__all__ = ["aligned", "count_of", "list_names", "model_card", "printable", "readable", "share"]
 
 MAX_LABELS = 200  # lines in the card's table of labels
 TEMPLATE = """---
@@ -108,6 +108,19 @@ def share(value: float | None) -> str:
         ('0.500', '-')
     """
     return "-" if value is None or value != value else f"{value:.3f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table as text: the first column to the left, the others to the right.
+
+    Example:
+        >>> print(aligned([["label", "F1"], ["joy", "0.500"]]))
+        label     F1
+        joy    0.500
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join([f"{row[0]:{widths[0]}}", *cells[1:]]) for row, cells in zip(rows, lines, strict=True))
 
 
 def readable(p: float) -> str:

@@ -172,6 +172,16 @@ class Checkpoints(TrainerCallback):
                 remove_model(checkpoint, *TRAINER_FILES)
 
 
+class ProgressBar(ProgressCallback):
+    """The Trainer's progress bar, at 100 % at the end of training, also if it stopped early."""
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Close the bar."""
+        if self.training_bar is not None:
+            self.training_bar.total = self.training_bar.n
+        super().on_train_end(args, state, control, **rest)  # type: ignore[no-untyped-call]
+
+
 def _trainer(model: "LabelModel", arguments: TrainingArguments, train: Part, held_out: Part) -> Trainer:
     """A Trainer on items under the name of the encoder's main input, by whose length it groups texts."""
     name, inputs = model.main_input_name, model.inputs
@@ -184,9 +194,10 @@ def _trainer(model: "LabelModel", arguments: TrainingArguments, train: Part, hel
         return {**tensors, "labels": torch.stack([sample["labels"] for sample in batch])}
 
     trainer = Trainer(model, arguments, collate, dataset(train), dataset(held_out), callbacks=[Checkpoints()])
-    trainer.remove_callback(PrinterCallback)
-    if arguments.disable_tqdm:
-        trainer.remove_callback(ProgressCallback)
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    if not arguments.disable_tqdm:
+        trainer.add_callback(ProgressBar)
     return trainer
 
 
