@@ -24,8 +24,9 @@ else:
             "functional": "attention_weights sparse_attention",
             "layers": "MultiheadAttention TransformerDecoderLayer TransformerEncoderLayer replace_attention"
             " sparse_sdpa",
-            "transformers": "GrowingCache HeadTable SparsifyReport SparsitySchedule attention_layers attention_maps"
-            " head_parameters parameter_groups register_attention set_attention set_head_parameters sparsify sparsity",
+            "transformers": "ExpectedTime GrowingCache HeadTable SparsifyReport SparsitySchedule attention_layers"
+            " attention_maps expected_time head_parameters parameter_groups register_attention set_attention"
+            " set_head_parameters sparsify sparsity",
         },
         extra="attention",
     )

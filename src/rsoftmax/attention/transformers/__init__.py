@@ -32,14 +32,17 @@ from rsoftmax.attention.transformers.cache import GrowingCache
 from rsoftmax.attention.transformers.measure import attention_maps, sparsity
 from rsoftmax.attention.transformers.saving import register_attention
 from rsoftmax.attention.transformers.sparsify import SparsifyReport, sparsify
+from rsoftmax.attention.transformers.timing import ExpectedTime, expected_time
 
 __all__ = [
+    "ExpectedTime",
     "GrowingCache",
     "HeadTable",
     "SparsifyReport",
     "SparsitySchedule",
     "attention_layers",
     "attention_maps",
+    "expected_time",
     "head_parameters",
     "parameter_groups",
     "register_attention",
