@@ -99,7 +99,7 @@ def test_all_arguments_are_keywords_with_scikit_learn_s_words() -> None:
         SparseLabelClassifier(training={"lr": 0.1}).fit(np.eye(9), np.eye(9))  # type: ignore[arg-type]
     names = set(SparseLabelClassifier().get_params())
     assert {"hidden_layer_sizes", "n_estimators", "class_weight", "warm_start", "verbose", "random_state"} <= names
-    assert len(names) == 16
+    assert len(names) == 18
 
 
 def test_labels_are_the_non_zero_probabilities_under_every_rule() -> None:

@@ -57,7 +57,8 @@ def test_keeps_the_conventions_of_scikit_learn(estimator: ExpectedF1Classifier, 
 def test_the_signature_is_the_documented_one() -> None:
     parameters = inspect.signature(ExpectedF1Classifier).parameters
     assert {name: parameter.default for name, parameter in parameters.items() if name != "estimator"} == {
-        "average": "micro", "beta": 1.0, "min_labels": 0, "max_labels": None, "zero_division": 1.0,
+        "average": "micro", "beta": 1.0, "min_labels": 0, "max_labels": None, "zero_division": 1.0, "implies": (),
+        "exclusive": (),
         "calibration": "platt", "cv": 5, "ensemble": True, "scoring": None, "n_jobs": None, "random_state": None,
         "verbose": 0,
     }  # fmt: skip

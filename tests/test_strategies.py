@@ -49,6 +49,6 @@ BROKEN: dict[str, tuple[Callable[[], None], Any, str, Callable[..., Any]]] = {
 def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     test, owner, function, wrong = BROKEN[name]
     monkeypatch.setattr(owner, function, wrong)
-    search = examples(60, phases=[Phase.generate])(test.check)  # type: ignore[attr-defined]
+    search = examples(600, phases=[Phase.generate])(test.check)  # type: ignore[attr-defined]
     with pytest.raises(AssertionError):
         search()
