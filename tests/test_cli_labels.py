@@ -83,13 +83,13 @@ def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model:
     line = json.loads(rsoftmax("predict", model, "-", "--json", typed="I love it\nso happy\n").splitlines()[0])
     assert line == {"item": "I love it", "labels": pytest.approx(found)}
     rows = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv"))))
-    assert rows[0] == ["text", "labels", "u", "v", "predicted_labels", "predicted_probabilities"]
+    assert rows[0] == ["text", "labels", "u", "v", "predicted_labels", "predicted_probabilities", "expected_f1"]
     assert [row[:2] for row in rows[1:]] == [[text, labels] for text, labels, *_ in ROWS]
     assert [row[4].split(";") if row[4] else [] for row in rows[1:]] == loaded.predict_labels([row[0] for row in ROWS])
     every = list(csv.reader(io.StringIO(rsoftmax("predict", model, table, "--csv", "--all"))))
-    assert every[0] == ["text", "labels", "u", "v", "anger", "joy", "love"]
+    assert every[0] == ["text", "labels", "u", "v", "anger", "joy", "love", "expected_f1"]
     words = list(csv.reader(io.StringIO(rsoftmax("predict", model, "=1+1", "--csv"))))
-    assert words[0] == ["item", "predicted_labels", "predicted_probabilities"]
+    assert words[0] == ["item", "predicted_labels", "predicted_probabilities", "expected_f1"]
     assert words[1][0] == "'=1+1"
     assert len(every) == len(ROWS) + 1
 
@@ -130,10 +130,59 @@ def test_categories_are_encoded_and_a_recall_is_guaranteed(tmp_path: Path) -> No
         (["--recall", 1.5], "must be in (0, 1), got 1.5"),
         (["--recall", 0.8, "--by", "rows"], "'rows' is not one of 'samples', 'micro', 'label'"),
         (["--recall", 0.8, "--precision", 0.8], "pass either recall or precision"),
-        (["--confidence", 0.9], "has an effect only with --recall or --precision"),
+        (["--confidence", 0.9], "has an effect only with --recall, --precision, --accept or --reject"),
     ):
         assert message in rsoftmax("train", *words, tmp_path / "other", *wrong, code=2), wrong
     assert not (tmp_path / "other").exists()
+
+
+def test_a_table_is_reviewed_and_the_corrected_queue_is_trained_on(tmp_path: Path) -> None:
+    """Rain tells "wet"; half of the rows have a wind that tells nothing about "cold"."""
+    rows = [
+        (index % 2, index // 2 % 2, ";".join(["wet"] * (index % 2) + ["cold"] * (index % 3 == 0)))
+        for index in range(1200)
+    ]
+    write_csv(tmp_path / "rows.csv", [("rain", "wind", "labels"), *rows])
+    write_csv(tmp_path / "new.csv", [("rain", "wind"), *(row[:2] for row in rows[:40])])
+    words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,wind", "--labels", "labels", "--out"]
+    said = rsoftmax("train", *words, tmp_path / "model", "--accept", 0.9, "--reject", 0.9, "--lr", 0.01)
+    assert "on 1200 rows" not in said
+    assert f"rsoftmax review {tmp_path / 'model'}" in said
+    predicted = list(
+        csv.DictReader(io.StringIO(rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv", "--csv")))
+    )
+    assert {row["review"] for row in predicted} == {"cold"}
+    review: list[Any] = ["review", tmp_path / "model", tmp_path / "new.csv", "--out", tmp_path / "review"]
+    assert "trained with the levels" in rsoftmax(*review, "--accept", 0.8, code=2)
+    said = rsoftmax(*review, "--accept", 0.9)
+    assert "with confidence 0.95, of a row: precision of accepted labels at least 0.9" in said
+    assert "to review: 40 labels in 40 of 40 rows (100.0%); expected corrections: 1" in said
+    assert "exists; remove it" in rsoftmax(*review, code=2)
+    with (tmp_path / "review" / "queue.csv").open(newline="") as file:
+        queue = list(csv.DictReader(file))
+    assert [row["labels"].replace("cold", "").strip(";") for row in queue] == [
+        "wet" * (row["rain"] == "1") for row in queue
+    ]
+    gains = [float(row["expected_corrections"]) for row in queue]
+    assert gains == sorted(gains, reverse=True)
+    add = ["--add", tmp_path / "review" / "queue.csv"]
+    assert "every row waits for a review; empty the cell 'review'" in rsoftmax(
+        "train", *words, tmp_path / "m", *add, code=2
+    )
+    done = [row | {"review": "", "labels": "hot"} for row in queue[:10]]
+    write_csv(
+        tmp_path / "review" / "queue.csv", [list(queue[0]), *(list(row.values()) for row in (*done, *queue[10:]))]
+    )
+    ran = CliRunner().invoke(app, list(map(str, ["train", *words, tmp_path / "again", *add])))
+    assert "30 of 40 rows wait for a review and are left out" in ran.stderr
+    assert "3 labels; cross-validated on 1210 rows" in ran.stdout
+    held_out = ["--held-out", tmp_path / "rows.csv", "--by", "label"]
+    said = rsoftmax("review", tmp_path / "again", tmp_path / "new.csv", "--out", tmp_path / "other", *held_out)
+    assert "of every label: precision of accepted labels at least 0.95" in said
+    assert "has labels already" in rsoftmax(
+        "review", tmp_path / "again", tmp_path / "rows.csv", "--out", tmp_path / "x", *held_out, code=2
+    )
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_folder_of_pictures_with_a_table_is_learned_and_shown(image_encoder: Path, tmp_path: Path) -> None:
@@ -254,8 +303,8 @@ def test_a_table_of_answers_can_be_read_again_whatever_the_names_hold(table: Pat
     rsoftmax("train", tmp_path / "t.jsonl", "--features", "u,v", "--labels", "labels", "--out", tmp_path / "model")
     said = rsoftmax("predict", tmp_path / "model", tmp_path / "t.jsonl", "--csv", "--all")
     header, *answers = csv.reader(io.StringIO(said, newline=""))
-    assert header == ["text", "labels", "u", "v", *sorted(strange.values())]
-    assert {len(row) for row in answers} == {7}
+    assert header == ["text", "labels", "u", "v", *sorted(strange.values()), "expected_f1"]
+    assert {len(row) for row in answers} == {8}
     assert len(answers) == len(ROWS)
 
 

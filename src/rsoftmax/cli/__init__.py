@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from rsoftmax import __version__
-from rsoftmax.cli import attention, models, plot, predict, split, train
+from rsoftmax.cli import attention, models, plot, predict, review, split, train
 from rsoftmax.cli.arguments import TAKES_PARAMETERS
 
 __all__ = ["app"]
@@ -69,6 +69,7 @@ app.command("split")(split.split)
 app.command("train", context_settings=TAKES_PARAMETERS)(train.train)
 app.command("evaluate")(models.evaluate)
 app.command("predict")(predict.predict)
+app.command("review")(review.review)
 app.command("export")(models.export)
 app.command("app")(models.serve_page)
 for name, text in LAB.items():

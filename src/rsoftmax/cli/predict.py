@@ -14,9 +14,11 @@ from rsoftmax.cli.models import column_for, item_errors, load, read_items, separ
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
+    from rsoftmax.labels.rules import Output
 
 PREDICTED = ("predicted_labels", "predicted_probabilities")
-"""The columns that are added to a table."""
+ASKED = "review"
+"""The column of labels that a person decides on."""
 Predictions = list[dict[str, float]]
 
 
@@ -70,7 +72,7 @@ def predict(
     every = loaded.name_labels(output, every_label=True) if every_label or figures else []
     shown = every if every_label else predicted
     if csv:
-        lines = _csv_lines(inputs, shown, separator_of(loaded), loaded.names if every_label else None)
+        lines = _csv_lines(loaded, inputs, output, shown, every_label)
     else:
         lines = (_json_lines if json else _text_lines)(inputs, shown)
     for line in lines:
@@ -192,17 +194,37 @@ def _json_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
         yield dumps({"item": name, "labels": labels}, ensure_ascii=False)
 
 
-def _csv_lines(inputs: NamedItems, predictions: Predictions, separator: str, names: list[str] | None) -> Iterator[str]:
-    """The columns of the table, or the items, and the predicted labels, or the probabilities of ``names``."""
+def _csv_lines(
+    model: "BaseLabelModel", inputs: NamedItems, output: "Output", shown: Predictions, every_label: bool
+) -> Iterator[str]:
+    """The columns of the table, or the items, with the predicted labels, or the probabilities of all."""
+    separator = separator_of(model)
+    cells = {"item": inputs.names} if inputs.table is None else inputs.table.as_texts(separator)
+    if every_label:
+        new = {name: [f"{labels[name]:.6f}" for labels in shown] for name in model.names}
+    else:
+        new = label_cells(PREDICTED, shown, separator)
+    new[unused("expected_f1", new)] = [f"{f1:.4f}" for f1 in model.expected_f1(output).tolist()]
+    if model.review_thresholds is not None:
+        new[unused(ASKED, new)] = [separator.join(item.asked) for item in model.review_outputs(output)]
+    return csv_lines(cells, new)
+
+
+def label_cells(columns: tuple[str, str], labels: Predictions, separator: str) -> dict[str, list[str]]:
+    """Labels and their probabilities as two columns."""
+    p = (separator.join(f"{p:.6f}" for p in item.values()) for item in labels)
+    return dict(zip(columns, ([separator.join(item) for item in labels], list(p)), strict=True))
+
+
+def csv_lines(cells: dict[str, list[str]], new: dict[str, list[str]]) -> Iterator[str]:
+    """CSV: columns of a table and new ones, whose names differ from these."""
     from rsoftmax.labels.models.tables import csv_line
 
-    columns = {"item": inputs.names} if inputs.table is None else inputs.table.as_texts(separator)
-    yield csv_line([*columns, *(_unused(name, columns) for name in names or PREDICTED)])
-    for cells, labels in zip(zip(*columns.values(), strict=True), predictions, strict=True):
-        p = [f"{labels[name]:.6f}" for name in names or labels]
-        yield csv_line([*cells, *(p if names else (separator.join(labels), separator.join(p)))])
+    yield csv_line([*cells, *(unused(name, cells) for name in new)])
+    for row in zip(*cells.values(), *new.values(), strict=True):
+        yield csv_line(row)
 
 
-def _unused(name: str, columns: Collection[str]) -> str:
-    """The name of a new column, different from those of the table."""
-    return _unused(f"{name}_", columns) if name in columns else name
+def unused(name: str, columns: Collection[str]) -> str:
+    """The name of a new column, different from others."""
+    return unused(f"{name}_", columns) if name in columns else name

@@ -8,6 +8,7 @@ import typer
 
 from rsoftmax.cli.arguments import parameters, usage_errors
 from rsoftmax.cli.models import item_errors, read_items, register_sparse_attention, warn_truncated
+from rsoftmax.cli.predict import ASKED
 from rsoftmax.labels.models.card import count_of, share
 
 if TYPE_CHECKING:
@@ -54,12 +55,26 @@ def train(
     precision: Annotated[
         float | None, typer.Option(help="Guarantee this precision; needs --confidence, holds out a fifth of the rows.")
     ] = None,
+    accept: Annotated[
+        float | None,
+        typer.Option(help="For `rsoftmax review`: the precision of labels accepted without; holds out a fifth."),
+    ] = None,
+    reject: Annotated[
+        float | None, typer.Option(help="For `rsoftmax review`: the recall after review; holds out a fifth.")
+    ] = None,
     by: Annotated[
-        Literal["samples", "micro", "label"],
-        typer.Option(help="What is guaranteed: the mean over rows (samples), all entries (micro), or each label."),
-    ] = "samples",
+        Literal["samples", "micro", "label"] | None,
+        typer.Option(
+            help="What is guaranteed: the mean over rows (samples; default), all entries (micro), or each label."
+        ),
+    ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="The probability that the guarantee holds. Default: in expectation.")
+        float | None,
+        typer.Option(help="The probability that the guarantee holds. Default: in expectation; 0.95 for review."),
+    ] = None,
+    add: Annotated[
+        Path | None,
+        typer.Option(help="Rows that are trained on but never held out, such as queue.csv of `rsoftmax review`."),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=4, help="Truncate texts to this many tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
@@ -77,16 +92,19 @@ def train(
     parameter = parameters(context)
     options: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     options = {name: value for name, value in options.items() if value is not None}
-    level: dict[str, Any] = {"recall": recall, "precision": precision, "confidence": confidence}
-    level = {name: value for name, value in level.items() if value is not None}
-    is_table, no_level = modality == "features", recall is None and precision is None
+    shared = {"by": by, "confidence": confidence}
+    guarantee = _level(recall=recall, precision=precision, **shared)
+    review = _level(accept=accept, reject=reject, **shared)
+    is_table, no_level = modality == "features", not guarantee and not review
     encoder_options = {"encoder": encoder, "finetune": finetune, "validation": validation, "attention": attention}
     for name, is_unused, needed in (
         *((f"--{name}", value and is_table, "--text or --image") for name, value in encoder_options.items()),
         ("--max-tokens", max_tokens and modality != "text", "--text"),
         ("--epochs", epochs is not None and not finetune, "--finetune"),
-        ("--by", by != "samples" and no_level, "--recall or --precision"),
-        ("--confidence", confidence is not None and no_level, "--recall or --precision"),
+        *(
+            (f"--{name}", value is not None and no_level, "--recall, --precision, --accept or --reject")
+            for name, value in shared.items()
+        ),
         *((f"--{name}", attention is None, "--attention") for name in parameter),
     ):
         if is_unused:
@@ -96,14 +114,17 @@ def train(
     with usage_errors("DATA"):
         table = read(data)
         items, y = read_items(table, modality, column), table.labels(labels, separator)
-        names = _names(table, y, labels, separator)
+    added = None if add is None else _added(add, modality, column, labels, separator)
+    with usage_errors("DATA"):
+        names = _names(table, y + (added[1] if added else []), labels, separator)
     model = _new_model(modality, column, names, average, encoder, max_tokens)
     if attention is not None:
         with usage_errors("--attention"):
             from rsoftmax.attention.transformers import set_attention
 
             set_attention(model, attention, **parameter)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"random_state": seed, "verbose": True, "guarantee": level and {**level, "by": by}}
+    settings: dict[str, Any] = {"guarantee": guarantee, "review": review, "added": added}
+    settings |= {"random_state": seed, "verbose": True}
     if validation is not None:
         with usage_errors("--validation"):
             held_out = read(validation)
@@ -111,7 +132,20 @@ def train(
     columns = {modality: column, "labels": labels, "separator": separator}
     model.columns.update(columns)
     if finetune:
-        choices = (columns, encoder, average, options, validation, attention, parameter, max_tokens, seed, level, by)
+        choices = (
+            columns,
+            encoder,
+            average,
+            options,
+            validation,
+            attention,
+            parameter,
+            max_tokens,
+            seed,
+            guarantee,
+            review,
+            added,
+        )
         digest = hashlib.sha256(table.path.read_bytes() + repr(choices).encode()).hexdigest()[:12]
         options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
     try:
@@ -128,7 +162,29 @@ def train(
         from rsoftmax.labels.models.finetuning import remove_checkpoints
 
         remove_checkpoints(options["checkpoints"])
-    _report(model, out, 0 if validation else len(items))
+    _report(model, out, 0 if validation else len(items) + len(added[0] if added else []))
+
+
+def _level(**options: Any) -> dict[str, Any]:
+    """The options of a guarantee that the user names; none without its level."""
+    level = {name: value for name, value in options.items() if value is not None}
+    return level if level.keys() - {"by", "confidence"} else {}
+
+
+def _added(path: Path, modality: str, column: str, labels: str, separator: str) -> tuple[list[Any], list[list[str]]]:
+    """The items and labels of a table; rows that wait for a review are left out."""
+    from rsoftmax.labels.models.tables import read
+
+    with usage_errors("--add"):
+        table = read(path)
+        waiting = [bool(cell) for cell in table.cells.get(ASKED, [None] * len(table))]
+        if any(waiting):
+            typer.echo(f"{path}: {sum(waiting)} of {len(table)} rows wait for a review and are left out", err=True)
+        if all(waiting):
+            raise ValueError(f"{path}: every row waits for a review; empty the cell {ASKED!r} of rows that are done")
+        rows = zip(read_items(table, modality, column), table.labels(labels, separator), waiting, strict=True)
+        items, y = zip(*((item, names) for item, names, waits in rows if not waits), strict=True)
+        return list(items), list(y)
 
 
 def _one_input(columns: dict[str, str | None]) -> tuple[str, str]:
@@ -188,6 +244,8 @@ def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
         uncontrolled = len(scores.get("not_guaranteed", ()))
         exceptions = f", except for {count_of(uncontrolled, 'label')} with too few rows" if uncontrolled else ""
         typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
+    if model.review_thresholds is not None:
+        typer.echo(f"rsoftmax review {out} TABLE --out FOLDER writes the rows that a person should look at")
     where = (
         f"cross-validated on {rows} rows"
         if scores["num_samples"] == rows

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.models.base import *  # noqa: F403
     from rsoftmax.labels.models.encoder_model import *  # noqa: F403
     from rsoftmax.labels.models.table import *  # noqa: F403
+    from rsoftmax.labels.review import *  # noqa: F403
     from rsoftmax.labels.risk_control import *  # noqa: F403
     from rsoftmax.labels.rules import *  # noqa: F403
     from rsoftmax.labels.sparse import *  # noqa: F403
@@ -52,7 +53,8 @@ else:
             " best_labels expected_f1 expected_f1_count expected_f1_threshold keep_above keep_count rate_of_count",
             "evaluation": "CalibrationCurve Evaluation LabelScores calibration_curve evaluate",
             "head": "MultiLabelHead resolve_rule",
-            "risk_control": "precision_threshold recall_threshold",
+            "review": "ReviewThresholds ReviewedItem review_thresholds",
+            "risk_control": "TooFewSamplesError precision_threshold recall_threshold",
             "rules": "RULES Output RankingRule Rule Scores",
             "sparse": "decode_csr",
             "models.base": "LabelNetwork BaseLabelModel indicator",

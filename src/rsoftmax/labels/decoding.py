@@ -260,11 +260,26 @@ def expected_f1(
         0.815
     """
     check_options(average, beta, zero_division)
-    pi, dims = marginals.to(exact(marginals)), DIMS[average]
-    score = f_measure((pi * predicted).sum(dims), predicted.sum(dims), pi.sum(dims).clamp(min=TINY), beta)
+    pi = marginals.to(exact(marginals))
     if average == "samples":
-        score = torch.where(predicted.any(-1), score, zero_division * (1 - pi).prod(-1))
-    return float(score.mean())
+        return float(expected_f1_of_samples(pi, predicted, zero_division * (1 - pi).prod(-1), beta).mean())
+    return float(_expected_ratio(pi, predicted, DIMS[average], beta).mean())
+
+
+def expected_f1_of_samples(marginals: Tensor, predicted: Tensor, f_of_0: Tensor, beta: float = 1.0) -> Tensor:
+    """The expected F-measure of each sample, [samples], as in :func:`expected_f1`.
+
+    Args:
+        marginals: [samples, K].
+        predicted: bool [samples, K].
+        f_of_0: the expected F-measure of predicting nothing, [samples].
+        beta: recall is weighted beta times as much as precision.
+    """
+    return _expected_ratio(marginals, predicted, DIMS["samples"], beta).where(predicted.any(-1), f_of_0)
+
+
+def _expected_ratio(pi: Tensor, predicted: Tensor, dims: tuple[int, ...], beta: float) -> Tensor:
+    return f_measure((pi * predicted).sum(dims), predicted.sum(dims), pi.sum(dims).clamp(min=TINY), beta)
 
 
 def f_measure(correct: Tensor, predicted: Tensor, positive: Tensor, beta: float) -> Tensor:
@@ -464,10 +479,15 @@ class Decoder(nn.Module):
         """Calibrated log-odds of the labels, [..., K]."""
         return self.constraints.coherent(self.calibration(scores))
 
+    def no_label_log_odds(self, log_odds: Tensor, no_label: Tensor | None = None) -> Tensor:
+        """Calibrated log-odds of "no label", [..., 1], from those of the labels, or from a score of its own."""
+        calibrated: Tensor = self.no_label(_no_label_score(log_odds) if no_label is None else no_label)
+        return calibrated
+
     def decide(self, log_odds: Tensor, no_label: Tensor | None = None) -> Decoded:
         """Map calibrated log-odds [..., K], and a score of "no label" [..., 1], to labels."""
         if self.average == "samples":
-            empty = self.no_label(_no_label_score(log_odds) if no_label is None else no_label)
+            empty = self.no_label_log_odds(log_odds, no_label)
             k = expected_f1_count(
                 log_odds,
                 empty,

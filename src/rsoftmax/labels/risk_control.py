@@ -3,7 +3,8 @@ r"""Decision thresholds with a guarantee on recall or precision: distribution-fr
 Labels with ``score >= threshold`` are predicted. The thresholds come from held-out samples that are exchangeable with
 the samples to predict. Three quantities can be controlled, named by ``by``:
 
-* "samples": the mean of the samples' recall, over samples that have a label, or precision, 1 for an empty prediction;
+* "samples": the mean of the samples' recall, over samples that have a label, or precision, where an empty prediction
+  counts as ``zero_division``;
 * "micro": correct predictions over all positive, or all predicted, entries;
 * "label": the recall or precision of each label, with a threshold per label.
 
@@ -22,18 +23,22 @@ variables by betting (2020).
 
 import math
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["precision_threshold", "recall_threshold"]
+__all__ = ["TooFewSamplesError", "precision_threshold", "recall_threshold"]
 
 By = Literal["samples", "micro", "label"]
 CANDIDATES = 30  # thresholds that are tested where the risk is not monotone
 CANDIDATE_SHARE = 0.1  # the fraction of held-out samples that these candidates are chosen from
 ROUNDING = 1e-9
 MIN_PREDICTIONS = 8  # from which the precision of a label is tested
+
+
+class TooFewSamplesError(ValueError):
+    """The held-out samples cannot guarantee a level."""
 
 
 def recall_threshold(
@@ -83,7 +88,7 @@ def recall_threshold(
 
 
 def precision_threshold(
-    scores: Tensor, y: Tensor, precision: float, *, by: By = "samples", confidence: float
+    scores: Tensor, y: Tensor, precision: float, *, by: By = "samples", confidence: float, zero_division: float = 1.0
 ) -> Tensor:
     """Return the lowest threshold that guarantees a precision with a confidence.
 
@@ -96,6 +101,8 @@ def precision_threshold(
         precision: the level, in (0, 1).
         by: "samples", "micro" or "label".
         confidence: a probability such as 0.95.
+        zero_division: for "samples", the precision where nothing is predicted: 1; or NaN, which leaves these samples
+            out of the mean.
 
     Returns:
         Thresholds, float64: [1], or [K] for "label", where NaN marks labels for which no threshold passed.
@@ -116,7 +123,7 @@ def precision_threshold(
         raise ValueError("precision_threshold: precision is not monotone in the threshold; pass confidence=0.95")
     _check("precision_threshold", scores, y, precision, by, confidence)
     if by != "label":
-        return _betting_threshold(*_known(scores, y), precision, 1 - confidence, by, "precision")
+        return _betting_threshold(*_known(scores, y), precision, 1 - confidence, by, "precision", zero_division)
     delta = (1 - confidence) / scores.shape[1]
     columns = zip(scores.T, y.T, strict=True)
     return torch.stack([_label_precision(s[~t.isnan()], t[~t.isnan()], precision, delta) for s, t in columns])
@@ -130,6 +137,7 @@ def guaranteed_threshold(
     precision: float | None = None,
     by: By = "samples",
     confidence: float | None = None,
+    zero_division: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the thresholds that guarantee a recall or a precision, and for which labels, bool [K].
 
@@ -143,7 +151,8 @@ def guaranteed_threshold(
     def threshold_of(by: By) -> Tensor:
         if recall is not None:
             return recall_threshold(scores, y, recall, by=by, confidence=confidence)
-        return precision_threshold(scores, y, precision, by=by, confidence=confidence)  # type: ignore[arg-type]
+        options: Any = {"by": by, "confidence": confidence, "zero_division": zero_division}
+        return precision_threshold(scores, y, precision, **options)  # type: ignore[arg-type]
 
     threshold = threshold_of(by)
     failed = threshold.isnan()
@@ -227,7 +236,9 @@ def _label_precision(u: Tensor, y: Tensor, precision: float, delta: float) -> Te
     return torch.tensor(math.nan, dtype=torch.float64)
 
 
-def _betting_threshold(u: Tensor, y: Tensor, level: float, delta: float, by: By, what: str) -> Tensor:
+def _betting_threshold(
+    u: Tensor, y: Tensor, level: float, delta: float, by: By, what: str, zero_division: float = 1.0
+) -> Tensor:
     """The best of some candidates whose risk is below ``1 - level`` with confidence, by bets on each sample's loss."""
     n, risk = len(u), 1 - level
     if n < 2:
@@ -240,7 +251,7 @@ def _betting_threshold(u: Tensor, y: Tensor, level: float, delta: float, by: By,
     candidates: Tensor = high[index].unique(sorted=True)
     u, y = u[rest].double(), y[rest].bool()
     tests = len(candidates) if what == "precision" else 1  # recall: one after the other, from the lowest threshold on
-    losses = (_losses(u >= threshold, y, level, by, what) for threshold in candidates)
+    losses = (_losses(u >= threshold, y, level, by, what, zero_division) for threshold in candidates)
     passed = [betting_p_value(loss, risk) <= delta / tests for loss in losses]
     if what == "recall":
         best = candidates[: [*passed, False].index(False)][-1:]
@@ -251,11 +262,12 @@ def _betting_threshold(u: Tensor, y: Tensor, level: float, delta: float, by: By,
     return best
 
 
-def _losses(predicted: Tensor, y: Tensor, level: float, by: By, what: str) -> Tensor:
+def _losses(predicted: Tensor, y: Tensor, level: float, by: By, what: str, zero_division: float) -> Tensor:
     """A loss in [0, 1] of each sample, whose mean is at most ``1 - level`` if and only if the level is reached."""
     correct, size = (predicted & y).sum(1).double(), (predicted if what == "precision" else y).sum(1).double()
     if by == "samples":
-        return 1 - torch.where(size > 0, correct / size.clamp(min=1), 1.0)
+        empty = level if math.isnan(zero_division) else zero_division  # the level itself is no evidence either way
+        return 1 - torch.where(size > 0, correct / size.clamp(min=1), empty)
     return (level * size - correct) / y.shape[1] + 1 - level  # the quotient lies in [level - 1, level]
 
 
@@ -290,8 +302,8 @@ def _samples_for(risk: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-risk))
 
 
-def _too_few(what: str, level: float, samples: int, needed: int) -> ValueError:
-    return ValueError(
+def _too_few(what: str, level: float, samples: int, needed: int) -> TooFewSamplesError:
+    return TooFewSamplesError(
         f"a {what} of {level:g} cannot be guaranteed with {samples} held-out samples: it takes at least"
         f" {max(needed, samples + 1)}; hold out more samples, or lower {what} or confidence"
     )

@@ -9,9 +9,11 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from rsoftmax.labels.decoding import expected_f1_of_samples
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.models.card import list_names
+from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
 
@@ -22,6 +24,8 @@ Labels = Sequence[Collection[str]] | Tensor
 Part = tuple[Sequence[Any], Tensor]
 """Items and their labels [items, K]."""
 HELD_OUT = 0.2  # the fraction of items that set a guaranteed threshold
+REVIEW: dict[str, Any] = {"accept": 0.95, "reject": 0.95, "by": "samples", "confidence": 0.95}
+FARTHEST = 1e30  # in place of infinite thresholds, which JSON does not know
 
 
 class LabelNetwork(nn.Module):
@@ -130,6 +134,8 @@ class BaseLabelModel(ABC):
         *,
         validation: tuple[Sequence[Any], Labels] | None = None,
         guarantee: dict[str, Any] | None = None,
+        review: dict[str, Any] | None = None,
+        added: tuple[Sequence[Any], Labels] | None = None,
         random_state: int = 0,
         verbose: bool = False,
         **settings: Any,
@@ -141,18 +147,32 @@ class BaseLabelModel(ABC):
             y: the names for each item, or a matrix of 0 and 1.
             validation: held-out items and labels. None: cross-validation.
             guarantee: hold out a fifth of the items and call :meth:`guarantee` with them: ``{"recall": 0.9}``.
+            review: the same with :meth:`set_review`: ``{"accept": 0.95, "reject": 0.95}``.
+            added: more items and labels, such as reviewed ones: trained on, but never held out for a guarantee, because
+                they were not drawn at random.
             random_state: the random seed.
             verbose: show progress bars.
             settings: further arguments of :class:`rsoftmax.labels.SparseLabelClassifier`, which trains the network.
         """
         (items, y), held_out = self._checked(items, y), None
-        if guarantee:
+        if guarantee or review:
             (items, y), held_out = split(items, y, random_state, HELD_OUT)
-            guaranteed_threshold(held_out[1].nan_to_num().double(), held_out[1].double(), **guarantee)  # at best
+            at_best = held_out[1].nan_to_num().double(), held_out[1].double()
+            if guarantee:
+                guaranteed_threshold(*at_best, **guarantee)
+            if review:
+                review_thresholds(*at_best, **review)
+        if added is not None:
+            more, more_y = self._checked(*added)
+            items, y = [*items, *more], torch.cat([y, more_y])
         checked = None if validation is None else self._checked(*validation)
         scores = self.train_on(items, y, checked, random_state=random_state, verbose=verbose, **settings)
-        self.config.evaluation = scores.as_dict()
-        return self if held_out is None else self.guarantee(*held_out, verbose=verbose, **(guarantee or {}))
+        self.config.evaluation, self.config.review = scores.as_dict(), None
+        if held_out is not None and guarantee:
+            self.guarantee(*held_out, verbose=verbose, **guarantee)
+        if held_out is not None and review:
+            self.set_review(*held_out, verbose=verbose, **review)
+        return self
 
     def metadata(self) -> dict[str, Any]:
         """What a program that has only the exported model needs to know about its tensors."""
@@ -178,10 +198,7 @@ class BaseLabelModel(ABC):
             predicted, every = model.name_labels(output), model.name_labels(output, every_label=True)
         """
         shown = torch.ones_like(output.labels) if every_label else output.labels
-        return [
-            {self.names[i]: float(pi[i]) for i in pi.argsort(descending=True, stable=True).tolist() if is_shown[i]}
-            for pi, is_shown in zip(output.marginals, shown, strict=True)
-        ]
+        return self._shown(output.marginals, shown)
 
     def predict(
         self, items: Sequence[Any], *, every_label: bool = False, verbose: bool = False
@@ -246,6 +263,78 @@ class BaseLabelModel(ABC):
             )
         self.update_config({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, scores)
         return self
+
+    def set_review(self, items: Sequence[Any], y: Labels, *, verbose: bool = False, **level: Any) -> Self:
+        """Set the thresholds of :meth:`review` from held-out items, as in :meth:`guarantee`.
+
+        Args:
+            items: held-out texts, images or table rows.
+            y: the names for each item, or a matrix of 0 and 1.
+            verbose: show a progress bar.
+            level: ``accept``, ``reject``, ``by`` and ``confidence``, as in :func:`rsoftmax.labels.review_thresholds`.
+        """
+        level = REVIEW | level
+        items, y = self._checked(items, y)
+        rules = self.network.head.decoder.constraints
+        if rules.exclusive:
+            raise ValueError("review: exclusive labels cannot keep a guarantee; leave out exclusive")
+        log_odds = self._decode(self.embed(items, verbose=verbose)).log_odds
+        assert log_odds is not None  # the head computes them
+        accept, reject = review_thresholds(log_odds.double(), y, **level)
+        if len(reject) > 1:
+            reject = -rules.coherent(-reject)  # a parent is not rejected where its child is not
+        bounded = (threshold.clamp(-FARTHEST, FARTHEST).tolist() for threshold in (accept, reject))
+        self.config.review = {"levels": level, "num_samples": len(y), "thresholds": list(bounded)}
+        return self
+
+    @property
+    def review_thresholds(self) -> ReviewThresholds | None:
+        """The thresholds of :meth:`review`; None before :meth:`set_review`."""
+        saved = self.config.review
+        if saved is None:
+            return None
+        return ReviewThresholds(*(torch.tensor(values, dtype=torch.float64) for values in saved["thresholds"]))
+
+    def review(self, items: Sequence[Any], *, verbose: bool = False) -> list[ReviewedItem]:
+        """Decide on the labels of each item, or leave them to a person; needs :meth:`set_review`.
+
+        Args:
+            items: texts, images or table rows, as the model was trained on.
+            verbose: show a progress bar.
+
+        Example:
+            model.fit(texts, y, review={"accept": 0.95, "reject": 0.95})
+            queue = sorted(model.review(new_texts), key=lambda item: -item.corrections)
+        """
+        return self.review_outputs(self.outputs(items, verbose=verbose))
+
+    def review_outputs(self, output: Output) -> list[ReviewedItem]:
+        """As :meth:`review`, from an output of :meth:`outputs`."""
+        thresholds = self.review_thresholds
+        if thresholds is None:
+            raise ValueError("review: no thresholds; pass review={'accept': 0.95} to fit, or call set_review")
+        assert output.log_odds is not None  # the head computes them
+        scores, pi = output.log_odds.double(), output.marginals
+        accepted, asked = thresholds.accepted(scores), thresholds.asked(scores)
+        corrections = (asked * torch.where(output.labels, 1 - pi, pi)).sum(-1)
+        parts = (self._shown(pi, accepted | (asked & output.labels)), self._shown(pi, asked))
+        numbers = self.expected_f1(output).tolist(), corrections.tolist()
+        return [ReviewedItem(*item) for item in zip(*parts, *numbers, strict=True)]
+
+    def expected_f1(self, output: Output) -> Tensor:
+        """The expected F1 of the predicted labels of each item of an output, [items]."""
+        assert output.log_odds is not None  # the head computes them
+        decoder, no_label = self.network.head.decoder, output.scores.no_label_margin
+        device = decoder.threshold.device
+        no_label = None if no_label is None else no_label.to(device)
+        p_empty = decoder.no_label_log_odds(output.log_odds.to(device), no_label).sigmoid()[:, 0].cpu()
+        return expected_f1_of_samples(output.marginals, output.labels, p_empty)
+
+    def _shown(self, marginals: Tensor, shown: Tensor) -> list[dict[str, float]]:
+        """Some of the labels of each item, with their marginals, the most probable first."""
+        order = marginals.argsort(descending=True, stable=True).tolist()
+        rows = zip(marginals.tolist(), shown.tolist(), order, strict=True)
+        return [{self.names[i]: pi[i] for i in first if is_shown[i]} for pi, is_shown, first in rows]
 
     def _checked(self, items: Sequence[Any], y: Labels, names: Sequence[str] | None = None) -> Part:
         """Items and their labels as a matrix; raises unless there are as many."""

@@ -55,6 +55,7 @@ class LabelModelConfig(PreTrainedConfig):
         max_tokens: the number of tokens to which texts are truncated; None for images.
         columns: the columns of the training table by role: text or image, labels, separator.
         evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out items.
+        review: levels and thresholds of :meth:`rsoftmax.labels.BaseLabelModel.review`.
         rest: the arguments of every configuration; ``id2label`` names the labels.
     """
 
@@ -73,6 +74,7 @@ class LabelModelConfig(PreTrainedConfig):
         max_tokens: int | None = None,
         columns: dict[str, str] | None = None,
         evaluation: dict[str, Any] | None = None,
+        review: dict[str, Any] | None = None,
         **rest: Any,
     ) -> None:
         if pooling not in POOLINGS:
@@ -83,7 +85,7 @@ class LabelModelConfig(PreTrainedConfig):
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.normalize, self.features, self.hidden = pooling, normalize, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens
-        self.columns, self.evaluation = dict(columns or {}), evaluation
+        self.columns, self.evaluation, self.review = dict(columns or {}), evaluation, review
         entry = vars(self.encoder).pop(ENTRY, None) if self.encoder is not None else None
         if entry is not None:  # the mapping of the attention, with its parameters, belongs to the whole model
             rest = {ENTRY: entry, "attn_implementation": entry.get("mapping"), **rest}

@@ -41,6 +41,7 @@ class TableConfig:
         head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
         columns: the columns of the training table by role, as the command line uses them.
         evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out rows.
+        review: levels and thresholds of :meth:`rsoftmax.labels.BaseLabelModel.review`.
     """
 
     features: list[str]
@@ -51,6 +52,7 @@ class TableConfig:
     head: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
+    review: dict[str, Any] | None = None
 
     @property
     def names(self) -> list[str]:
