@@ -190,12 +190,13 @@ def test_modules_are_ordinary_classes() -> None:
     assert RSoftmax(r=0.25, detach_threshold=True).options == {"edge": float("inf"), "detach_threshold": True}
 
 
-def pooling_of(mapping: MappingSpec, **options: Any) -> SparsePooling:
+def pooling_of(mapping: MappingSpec, hidden: int = 0, **options: Any) -> SparsePooling:
     """A pooling of 6 features for 3 labels, in float64."""
     torch.manual_seed(0)
-    parameter = mapping.parameter
-    options |= {parameter.name: parameter.example} if parameter else {}
-    return SparsePooling(6, 3, mapping.name, **options).double()
+    layers = [torch.nn.Linear(6, hidden), torch.nn.Tanh()] if hidden else []
+    scorer = torch.nn.Sequential(*layers, torch.nn.Linear(hidden or 6, 3))
+    options |= {mapping.parameter.name: mapping.parameter.example} if mapping.parameter else {}
+    return SparsePooling(scorer, mapping.name, **options).double()
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
@@ -208,6 +209,7 @@ def test_pooling_is_a_sum_of_instances_with_the_weights_of_the_mapping(mapping: 
         expected = pooling.mapping(scores)
         assert_close(weights[..., label, :], expected)
         assert_close(features[..., label, :], sum(expected[..., i, None] * x[..., i, :] for i in range(4)))
+        assert_close(pooling.scores(x).features[..., label], (expected * scores).sum(-1))
 
 
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
@@ -217,15 +219,17 @@ def test_masked_instances_of_a_pooling_have_no_weight_and_no_influence(mapping: 
     mask = torch.arange(5) < sizes[:, None]
     x[~mask] = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e300, 0.0, 1.0]).double()
     x.requires_grad_()
-    features, weights = pooling(x, mask=mask)
+    (features, weights), pooled_scores = pooling(x, mask=mask), pooling.scores(x, mask=mask).features
     assert (weights.masked_select(~mask[:, None]) == 0).all()
     for item, size in enumerate(sizes):
         if size:
             alone = pooling(x[item, :size])
             assert_close(features[item], alone.features)
             assert_close(weights[item, :, :size], alone.weights)
+            assert_close(pooled_scores[item], pooling.scores(x[item, :size]).features)
     assert not features[3].any()
-    features.square().sum().backward()
+    assert not pooled_scores[3].any()
+    (features.square().sum() + pooled_scores.sum()).backward()
     assert x.grad is not None
     assert x.grad[mask].isfinite().all()
     assert not x.grad[~mask].any()
@@ -254,7 +258,7 @@ def test_the_gradients_of_a_pooling_are_its_derivatives(options: dict[str, Any])
 
 def test_a_pooling_learns_which_instance_carries_the_label() -> None:
     torch.manual_seed(0)
-    pooling, classifier = SparsePooling(4, 2, "t_softmax", t=2.0), torch.nn.Linear(4, 1)
+    pooling, classifier = SparsePooling(torch.nn.Linear(4, 2), "t_softmax", t=2.0), torch.nn.Linear(4, 1)
     x, carriers = torch.randn(256, 6, 4) / 4, torch.randint(6, (256, 2))
     y = torch.rand(256, 2) < 0.5
     for label in range(2):  # feature 2k marks the instance, 2k + 1 says whether the label applies
@@ -273,13 +277,14 @@ def test_a_pooling_learns_which_instance_carries_the_label() -> None:
 
 
 def test_a_pooling_takes_the_parameters_of_its_mapping_and_no_others() -> None:
-    assert repr(SparsePooling(6, 3, "r_softmax", r=0.5, edge=0.0).mapping).startswith("RSoftmax(r=0.5")
-    assert "mapping.raw_value" in SparsePooling(6, 3, "r_softmax", learnable=True).state_dict()
-    half = SparsePooling(6, 3, "r_softmax", learnable=True).bfloat16()
+    queries = torch.nn.Linear(6, 3)
+    assert repr(SparsePooling(queries, "r_softmax", r=0.5, edge=0.0).mapping).startswith("RSoftmax(r=0.5")
+    assert "mapping.raw_value" in SparsePooling(queries, "r_softmax", learnable=True).state_dict()
+    half = SparsePooling(queries, "r_softmax", learnable=True).bfloat16()
     assert half(torch.randn(4, 6).bfloat16()).features.dtype == torch.bfloat16
     with pytest.raises(ValueError, match="SparsePooling: unknown mapping 'max'; choose one of softmax, "):
-        SparsePooling(6, 3, "max")
+        SparsePooling(queries, "max")
     with pytest.raises(TypeError, match="unexpected keyword argument 'r'"):
-        SparsePooling(6, 3, "k_softmax", r=0.5)
+        SparsePooling(queries, "k_softmax", r=0.5)
     with pytest.raises(TypeError, match="mask must be"):
         pooling_of(MAPPINGS["sparsemax"])(torch.randn(4, 6).double(), mask=torch.ones(4))

@@ -295,7 +295,7 @@ class Pooled(NamedTuple):
     """What :class:`SparsePooling` returns.
 
     Attributes:
-        features: [..., K, d], a vector for each label.
+        features: [..., K, d], a vector for each label; of :meth:`SparsePooling.scores`, a score: [..., K].
         weights: [..., K, n], the share of each instance in it: exactly zero for most of them.
     """
 
@@ -306,17 +306,15 @@ class Pooled(NamedTuple):
 class SparsePooling(nn.Module):
     r"""Pools a set of instances into one vector for each label: label-wise attention with exact zeros.
 
-    .. math:: s_{ki} = q_k^\top x_i, \qquad a_k = \mathrm{mapping}(s_{k1}, \dots, s_{kn}), \qquad
-        h_k = \sum_i a_{ki} x_i
+    .. math:: a_k = \mathrm{mapping}(s_k(x_1), \dots, s_k(x_n)), \qquad h_k = \sum_i a_{ki} x_i
 
     Instances are what an item consists of: the windows of a long text, the patches of an image, the members of a bag in
     multiple-instance learning. Those with weight are the evidence for a label.
 
     Args:
-        in_features: the number of features of an instance, d.
-        num_labels: the number of labels, K: of vectors for an item.
+        scorer: a module from instances [..., n, d] to scores [..., n, K]. ``nn.Linear(d, K, bias=False)`` has a query
+            for each label; with a hidden layer it can tell apart more.
         mapping: a name in ``MAPPINGS``.
-        hidden: with hidden units, ``s_k = q_k^T tanh(V x + c)``; 0: none.
         parameter: the parameter and options of the mapping, and ``learnable``, as its module takes them: ``t=2.0``.
 
     Returns:
@@ -324,7 +322,7 @@ class SparsePooling(nn.Module):
 
     Example:
         >>> _ = torch.manual_seed(0)
-        >>> pooling = SparsePooling(16, num_labels=3, mapping="k_softmax", k=2)
+        >>> pooling = SparsePooling(nn.Linear(16, 3, bias=False), "k_softmax", k=2)
         >>> x, mask = torch.randn(5, 4, 16), torch.arange(4) < 3  # five items, four instances; the last is padding
         >>> pooled = pooling(x, mask=mask)
         >>> pooled.features.shape
@@ -335,28 +333,42 @@ class SparsePooling(nn.Module):
                 [0.0000, 0.7422, 0.2578, 0.0000]], grad_fn=<SelectBackward0>)
 
     A masked instance has weight zero and no influence, whatever its features, which may be NaN. An item without
-    instances gets zeros, and one with a single instance gets its features.
+    instances gets zeros.
+
+    A classifier of instances needs no queries: :meth:`scores` pools its own scores, so that the evidence is where they
+    are high. On long texts that was better than learned queries.
 
     Reference: Ilse et al., Attention-based deep multiple instance learning (2018); Mullenbach et al., Explainable
     prediction of medical codes from clinical text (2018), for one query per label.
     """
 
-    def __init__(
-        self, in_features: int, num_labels: int, mapping: str = "sparsemax", hidden: int = 0, **parameter: Any
-    ) -> None:
+    def __init__(self, scorer: nn.Module, mapping: str = "sparsemax", **parameter: Any) -> None:
         super().__init__()
         if mapping not in MAPPINGS:
             raise ValueError(f"SparsePooling: unknown mapping {mapping!r}; choose one of {', '.join(MAPPINGS)}")
-        layers = [nn.Linear(in_features, hidden), nn.Tanh()] if hidden else []
-        self.scorer = nn.Sequential(*layers, nn.Linear(hidden or in_features, num_labels, bias=False))
+        self.scorer = scorer
         self.mapping = module_of(MAPPINGS[mapping])(**parameter)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Pooled:
         """Pool instances [..., n, d] for each label."""
-        if mask is not None:
-            x, mask = x.masked_fill(mask.logical_not().unsqueeze(-1), 0), mask.unsqueeze(-2)
-        weights = self.mapping(self.scorer(x).transpose(-1, -2), mask=mask).to(x.dtype)
+        x = _without_masked(x, mask)
+        weights = self._weights(self.scorer(x), mask).to(x.dtype)
         return Pooled(weights @ x, weights)
+
+    def scores(self, x: Tensor, *, mask: Tensor | None = None) -> Pooled:
+        r"""Pool the scores of instances themselves, :math:`\sum_i a_{ki} s_k(x_i)`: [..., K]."""
+        scores = self.scorer(_without_masked(x, mask))
+        weights = self._weights(scores, mask).to(scores.dtype)
+        return Pooled((weights * scores.transpose(-1, -2)).sum(-1), weights)
+
+    def _weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        weights: Tensor = self.mapping(scores.transpose(-1, -2), mask=None if mask is None else mask.unsqueeze(-2))
+        return weights
+
+
+def _without_masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Instances with zeros in place of masked ones."""
+    return x if mask is None else x.masked_fill(mask.logical_not().unsqueeze(-1), 0)
 
 
 @cache
