@@ -25,6 +25,7 @@ Part = tuple[Sequence[Any], Tensor]
 """Items and their labels [items, K]."""
 HELD_OUT = 0.2  # the fraction of items that set a guaranteed threshold
 REVIEW: dict[str, Any] = {"accept": 0.95, "reject": 0.95, "by": "samples", "confidence": 0.95}
+ROUNDING = 1e-4  # of log-odds, which depend on the other items of a batch
 FARTHEST = 1e30  # in place of infinite thresholds, which JSON does not know
 
 
@@ -283,7 +284,7 @@ class BaseLabelModel(ABC):
         accept, reject = review_thresholds(log_odds.double(), y, **level)
         if len(reject) > 1:
             reject = -rules.coherent(-reject)  # a parent is not rejected where its child is not
-        bounded = (threshold.clamp(-FARTHEST, FARTHEST).tolist() for threshold in (accept, reject))
+        bounded = ((threshold - ROUNDING).clamp(-FARTHEST, FARTHEST).tolist() for threshold in (accept, reject))
         self.config.review = {"levels": level, "num_samples": len(y), "thresholds": list(bounded)}
         return self
 
