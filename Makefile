@@ -8,14 +8,7 @@ DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcar
 .PHONY: demo check test test-all test-wide test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
 
 demo: .venv/installed-demo
-	@mkdir -p demo
-	@$(BIN)/rsoftmax plot --logits 2,1.5,.3,-1 --r 0.5 --k 3 --out demo/mappings.png
-	@$(BIN)/rsoftmax reproduce synthetic --quick --out demo
-	@printf '\nfigures:\n'; ls demo/*.png demo/report/*.png | sed 's/^/  /'
-	@printf '\ntry next:\n'
-	@printf '  %-62s %s\n' "$(BIN)/rsoftmax plot --logits 3,1,.2,-2 --t 2" "plot your own logits" \
-		"$(BIN)/rsoftmax bench --quick" "time the mappings against torch.softmax" \
-		"$(BIN)/python examples/05_expected_f1_with_a_forest.py" "predict labels without tuning a threshold"
+	@$(BIN)/rsoftmax demo
 
 # Linters, types and import rules.
 check: .venv/installed-dev

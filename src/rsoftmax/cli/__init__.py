@@ -18,6 +18,7 @@ from rsoftmax.cli.arguments import TAKES_PARAMETERS
 __all__ = ["app"]
 
 LAB = {
+    "demo": "Show what the library does, in a minute",
     "reproduce": "Reproduce the paper's experiments",
     "report": "Write tables and figures of the results",
     "bench": "Time the library against torch",
