@@ -4,6 +4,7 @@ import io
 import os
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from rich.console import Console
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from rsoftmax import MAPPINGS
-from rsoftmax_lab.bench import BENCHMARKS, attention, heads, load, models
+from rsoftmax_lab.bench import BENCHMARKS, attention, heads, load, mappings, models
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Record, Settings, case_of, read
 from rsoftmax_lab.bench.run import measure, run
@@ -46,7 +47,7 @@ def in_order(records: list[Record]) -> bool:
 @pytest.mark.train
 def test_bench_measures_every_mapping_prints_and_draws(tmp_path: Path) -> None:
     shown = rsoftmax("bench", "--quick", "--out", str(tmp_path))
-    assert "r_softmax forward, n 80 to 256" in shown
+    assert shown.startswith("Not the full benchmark: a few of its cases")
     assert "group 12 of 12" in shown
     records = read(tmp_path / "bench.jsonl")
     assert {record["method"] for record in records} >= {*MAPPINGS, "torch.softmax", "quantile formula"}
@@ -104,6 +105,19 @@ def test_the_quick_groups_are_among_the_full_ones(name: str) -> None:
     quick, full = ([group.case for group in load(name).groups(Settings(quick=quick))] for quick in (True, False))
     assert 0 < len(quick) < len(full)
     assert all(case in full for case in quick)
+
+
+def test_the_quick_shapes_have_the_medians_of_all_shapes() -> None:
+    found = read(RESULTS / "bench.jsonl")
+    for name in ("softmax", "t_softmax", "sparsemax", "entmax15", "r_softmax"):
+        case = {"method": name, "mode": "forward", "kind": "normal", "kernels": "native", "threads": 1}
+        if name == "r_softmax":
+            case["parameter"] = "r=0.5"
+        ratios = {(record["rows"], record["n"]): record["ratio"] for record in found if record.items() >= case.items()}
+        every, quick = (
+            statistics.median(ratios[shape] for shape in some) for some in (mappings.SHAPES, mappings.QUICK)
+        )
+        assert quick == pytest.approx(every, rel=0.1)
 
 
 def save_encoder(folder: Path, **sizes: Any) -> None:

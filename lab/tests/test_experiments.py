@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from rsoftmax_lab import commands, experiments, records
-from rsoftmax_lab.experiments import COMMANDS, load, load_all
+from rsoftmax_lab.comparison import ITS_NETWORK_TUNED, PREDICTORS, Comparison
+from rsoftmax_lab.experiments import COMMANDS, glue, lengths, load, load_all, rates, synthetic
 from rsoftmax_lab.records import BaseRun, Trials, differences, finished, key, read_trials
 from rsoftmax_lab.report import write
 
@@ -43,7 +44,7 @@ def test_a_run_says_what_it_is_done_on_and_what_is_compared_there(command: str) 
     kind = run_type(command)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     assert kind.DATA
-    assert {*kind.DATA, *kind.VARIED} < known
+    assert {*kind.DATA, *kind.VARIED} <= known
     assert not {*kind.DATA} & {*kind.VARIED}
     assert kind.SCHEMA
 
@@ -136,6 +137,23 @@ def test_a_command_shows_its_options(command: str) -> None:
     assert shown.exit_code == 0, shown.output
     for option in ("--quick", "--out", "--jobs", "--engine", "--address"):
         assert option in shown.output
+
+
+def test_the_quick_points_of_figure_2_have_the_order_and_the_verdicts_of_all_points() -> None:
+    full = Comparison.of(read_trials(RESULTS / "synthetic.jsonl", synthetic.Run, pytest.fail).alike(pytest.fail))
+    quick = replace(full, records={point: {0: full.records[point][0]} for point in synthetic.QUICK})
+    shown = [p for p in PREDICTORS if p.rule in ("labels", "tuned", "p0=0.05") and p != ITS_NETWORK_TUNED]
+    orders = [sorted(shown, key=lambda p: one.mean(p, one.points(), "test") or 0) for one in (full, quick)]
+    assert orders[0] == orders[1]
+    verdicts = [[claim.holds for claim in synthetic.claims(one)] for one in (full, quick)]
+    assert verdicts[0] == verdicts[1]
+
+
+def test_quick_runs_are_among_the_full_ones() -> None:
+    assert set(synthetic.grid(1, synthetic.QUICK)) < set(synthetic.grid())
+    assert set(lengths.grid(lengths.QUICK, 1)) < set(lengths.grid())
+    assert set(glue.quick_grid()) < set(glue.grid())
+    assert set(rates.quick_grid()) < set(rates.grid())
 
 
 def read_toy(path: Path, *written: dict[str, Any]) -> tuple[Trials[Any], list[str]]:

@@ -263,6 +263,8 @@ def test_reproduce_glue_resumes_where_it_stopped(encoder: Path, data: Path, tmp_
     out = tmp_path / "out"
     words = [
         "--quick",
+        "--epochs",
+        "1",
         "--task",
         "rte",
         "--mapping",
@@ -453,7 +455,8 @@ def test_the_grid_of_rates_is_a_part_of_table_2_with_one_recipe() -> None:
     assert [(run.t, run.k, run.edge) for run in runs[8:10]] == [(4.12, None, 1.0), (None, 8.0, 1.0)]
     assert [run.seed for run in runs] == [0] * 12 + [1] * 12
     assert len({key(settings(run) | {"lr": run.lr}) for run in runs}) == 1
-    assert set(glue.grid(("RTE",), ("softmax",), (1e-4,), epochs=2, validation_samples=0)) < set(runs)
+    recipe = {"max_train_samples": 2000, "max_eval_samples": 1000, "validation_samples": 0}
+    assert set(glue.grid(("RTE",), ("softmax",), (1e-4,), epochs=2, **recipe)) < set(runs)  # type: ignore[arg-type]
 
 
 @pytest.mark.train
@@ -461,11 +464,12 @@ def test_reproduce_rates_shares_rows_with_table_2_and_times_the_first_seed(
     encoder: Path, data: Path, tmp_path: Path
 ) -> None:
     common = ["--quick", "--jobs", "1", "--max-train-samples", "40", "--seeds", "2", "--validation-samples", "0"]
+    common += ["--max-eval-samples", "30", "--epochs", "1"]
     common += ["--model", str(encoder), "--data", str(data), "--out", str(tmp_path)]
     table2 = reproduce(*common, "--task", "RTE", "--mapping", "softmax", "--lr", "1e-4")
     assert table2.exit_code == 0, table2.output
     answer = CliRunner().invoke(
-        app, ["reproduce", "rates", *common, "--r", "0.5", "--r", "0.9"], catch_exceptions=False
+        app, ["reproduce", "rates", *common, "--task", "RTE", "--r", "0.5", "--r", "0.9"], catch_exceptions=False
     )
     assert answer.exit_code == 0, answer.output
     assert "2 of 10 runs are already in" in plain(answer.output)

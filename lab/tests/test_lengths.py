@@ -1,6 +1,7 @@
 """Lengths: the tasks' targets, the grid, a short run, and the report."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from rsoftmax.cli import app
 from rsoftmax_lab.experiments import lengths, load_all
-from rsoftmax_lab.experiments.lengths import DRAW, KEYS, MAPPINGS, MARKED, TASKS, Model, Run, measure, train
+from rsoftmax_lab.experiments.lengths import DRAW, KEYS, MAPPINGS, MARKED, TASKS, Model, Run, grid, measure, train
 from rsoftmax_lab.records import differences
 from rsoftmax_lab.report import write
 
@@ -96,8 +97,9 @@ def test_the_report_shows_accuracy_by_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_reproduce_lengths_resumes_where_it_stopped(tmp_path: Path) -> None:
-    words = ["reproduce", "lengths", "--quick", "--task", "recall", "--jobs", "1", "--out", str(tmp_path)]
+def test_reproduce_lengths_resumes_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths, "grid", partial(grid, steps=40, times=4))
+    words = ["reproduce", "lengths", "--quick", "--jobs", "1", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     rows = (tmp_path / "lengths.jsonl").read_text().splitlines()
     (tmp_path / "lengths.jsonl").write_text("\n".join([*rows[:-1], ""]))

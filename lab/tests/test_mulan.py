@@ -14,6 +14,9 @@ def test_names_are_the_folders_that_hold_a_set(sets: Path) -> None:
     (sets / "something else").mkdir()
     assert mulan.names(sets) == ["thick", "thin", "toys"]
     assert mulan.names(sets, ["toys", "thin", "toys"]) == ["toys", "thin"]
+    assert mulan.names(sets, ["toys", "thin"], quick=True) == ["toys", "thin"]
+    (smallest,) = mulan.names(sets, quick=True)
+    assert smallest == min(sets.glob("*/*-train.arff"), key=lambda path: path.stat().st_size).parent.name
     with pytest.raises(ValueError, match="has no dataset 'toy'; it has thick, thin, toys"):
         mulan.names(sets, ["toy"])
     with pytest.raises(FileNotFoundError, match="contains no datasets"):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def rsoftmax(*words: str, code: int = 0) -> str:
 
 
 def test_means_run_over_points_and_then_over_seeds(tmp_path: Path) -> None:
-    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid(seeds=3)))
+    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.grid(3, synthetic.QUICK)))
     bce, points = Predictor("bce"), comparison.points()
     assert comparison.seeds == [0, 1, 2]
     assert comparison.mean(bce, points, "test") == Mean(81, 1)
@@ -74,7 +75,7 @@ def test_means_run_over_points_and_then_over_seeds(tmp_path: Path) -> None:
 
 
 def test_a_seed_that_lacks_a_point_does_not_count(tmp_path: Path) -> None:
-    runs = synthetic.quick_grid(seeds=2)
+    runs = synthetic.grid(2, synthetic.QUICK)
     comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", runs[:-1]))
     assert comparison.mean(Predictor("zlpr"), comparison.points(), "test") == Mean(78, None)
     assert str(comparison.mean(Predictor("bce"), comparison.points(), "test")) == "80.50 ± 0.71"
@@ -120,7 +121,7 @@ def test_classifiers_as_users_get_them_have_a_table_where_they_were_run(
 def test_claims_are_weighed_by_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(F1, "r_softmax_rate", 61.5)
     monkeypatch.setitem(F1, "bce", 82.0)
-    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid()))
+    comparison = comparison_of(fill(tmp_path, "synthetic.jsonl", synthetic.grid(1)))
     found = claims(comparison)
     assert [claim.holds for claim in found] == [True, True, False, False, False, False, True]
     assert found[1].numbers == ["+1.50"] * 3
@@ -141,7 +142,7 @@ def test_a_part_of_the_results_gives_a_part_of_the_report(tmp_path: Path) -> Non
 
 
 def test_full_results_come_before_quick_ones_and_failed_runs_are_left_out(tmp_path: Path) -> None:
-    fill(tmp_path, "synthetic.jsonl", synthetic.quick_grid())
+    fill(tmp_path, "synthetic.jsonl", [replace(run, epochs=12) for run in synthetic.grid(1, synthetic.QUICK)])
     fill(tmp_path, "synthetic.jsonl", synthetic.grid(seeds=1)[:9])
     records.append(tmp_path / "synthetic.jsonl", {"run": {"seed": 5}, "error": "lost"})
     notices: list[str] = []
@@ -205,11 +206,14 @@ def test_without_results_the_command_says_how_to_get_some(tmp_path: Path) -> Non
 def test_reproduce_synthetic_ends_with_a_table_and_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"classes": 4, "labels": 2, "length": 50, "samples": 100, "test_samples": 40, "features": 10, "epochs": 2}
     runs = [synthetic.Run(method=method, **small) for method in METHODS]  # type: ignore[arg-type]
-    monkeypatch.setattr(synthetic, "quick_grid", lambda: runs)
+    monkeypatch.setattr(synthetic, "grid", lambda seeds, draws: runs)
     words = ["reproduce", "synthetic", "--quick", "--jobs", "1", "--out", str(tmp_path / "new")]
     shown = rsoftmax(*words)
     assert "10 of 10 runs finished, 0.0 min remaining" in shown
+    assert "Not the full experiment: a few of its runs (synthetic)" in shown
     assert "Micro-F1 on test" in shown
+    report = (tmp_path / "new" / "report" / "report.md").read_text()
+    assert report.splitlines()[0] == "# Not the full experiment: a few of its runs (synthetic)"
     assert (tmp_path / "new" / "report" / "figure2-test.png").exists()
     again = rsoftmax(*words)
     assert "10 of 10 runs are already in" in again

@@ -33,7 +33,7 @@ def emotions(tmp_path: Path) -> Path:
 @pytest.mark.train
 def test_the_comparison_is_run_once_and_reported(emotions: Path, text_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
-    words = ["reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", "--jobs", 1, "--out", out]
+    words = ["reproduce", "text", "--data", emotions, "--model", text_encoder, "--epochs", 1, "--jobs", 1, "--out", out]
     rsoftmax(*words)
     rows = [json.loads(line) for line in (out / "text.jsonl").read_text().splitlines()]
     assert [row["run"]["way"] for row in rows] == ["tfidf", "frozen", "finetuned"]
@@ -66,7 +66,7 @@ def test_models_are_reported_apart_and_seeds_together(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(emotions: Path, text_encoder: Path) -> None:
     with (emotions / "dev.tsv").open("a") as file:
         file.write("a text\t1,4\tid\n")
-    said = rsoftmax("reproduce", "text", "--data", emotions, "--model", text_encoder, "--quick", code=2)
+    said = rsoftmax("reproduce", "text", "--data", emotions, "--model", text_encoder, code=2)
     assert "line 19" in said
     (emotions / "dev.tsv").unlink()
     with pytest.raises(FileNotFoundError, match=r"dev\.tsv"):

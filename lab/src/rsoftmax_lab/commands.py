@@ -1,4 +1,4 @@
-"""The lab's commands of ``rsoftmax``: ``reproduce NAME``, ``report`` and ``bench``."""
+"""The lab's commands of ``rsoftmax``: ``demo``, ``reproduce NAME``, ``report`` and ``bench``."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,9 +15,17 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     from rsoftmax_lab.bench import command as bench
 
+    app.command("demo")(demo)
     app.command("bench", help=bench.HELP)(bench.bench)
     app.add_typer(reproduce, name="reproduce")
     app.command("report")(report)
+
+
+def demo(out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("demo")) -> None:
+    """Show what the library does, computed on this machine in about a minute."""
+    from rsoftmax_lab import demo
+
+    demo.demo(out)
 
 
 class _Experiments(TyperGroup):
@@ -80,6 +88,7 @@ def write_report(results: Path, out: Path, *, hint: str, summary: str | None = N
         written = write(experiments.load_all(), results, out, Console(markup=False).print)
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint=hint) from None
+    typer.echo(written.title)
     if summary in written.sections:
         Console().print(written.sections[summary].summary)
     for path in written.files:

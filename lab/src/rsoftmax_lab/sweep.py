@@ -38,7 +38,7 @@ Function = Callable[[Run], Record]
 # ---------------------------------------------------------------------------------- options of every experiment
 
 Seeds = Annotated[int, typer.Option(min=1, help="The number of seeds; 1 with --quick.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run a small grid: minutes instead of hours.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Do a few of the runs: minutes instead of hours.")]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -76,7 +76,9 @@ class Sweep:
         runs = list({key(differences(run)): run for run in runs}.values())  # an option may be given twice
         path = self.folder / f"{name}.jsonl"
         try:
-            records = sweep(runs, function, path, engine=self.engine, address=self.address, jobs=self.jobs)
+            records = sweep(
+                runs, function, path, engine=self.engine, address=self.address, jobs=self.jobs, quick=self.quick
+            )
         except (ModuleNotFoundError, ValueError) as error:
             raise typer.BadParameter(str(error), param_hint="--engine") from None
         except OSError as error:  # not writable, or the disk is full
@@ -99,7 +101,9 @@ def sweep(
     engine: str = "local",
     address: str | None = None,
     jobs: int | None = None,
+    quick: bool = False,
     console: Console | None = None,
+    progress: Callable[[Record], None] | None = None,
 ) -> list[Record]:
     """Do the runs that are missing from the file, and append a record for each.
 
@@ -110,7 +114,9 @@ def sweep(
         engine: "local" for processes on this machine; "ray" or "dask" for a cluster.
         address: the address of the cluster. Default: Ray and Dask start one on this machine.
         jobs: the number of concurrent runs. Default: one per core of this machine or of the cluster.
+        quick: whether the runs are a small part of the experiment; their records say so, for the report.
         console: shows progress and notices.
+        progress: called with each new record, in place of the progress bar.
 
     Returns:
         The records of the finished runs, in the order of ``runs``, without duplicates and without failed runs.
@@ -135,11 +141,11 @@ def sweep(
     try:
         with ExitStack() as stack:
             stack.enter_context(_only_writer(path))
-            advance = stack.enter_context(_progress(console, len(todo)))
+            advance = progress or stack.enter_context(_progress(console, len(todo)))
             stack.enter_context(warnings.catch_warnings(action="ignore", category=UserWarning))  # joblib's, on Ctrl+C
             records = stack.enter_context(closing(_records(function, list(todo.values()), engine, address, jobs)))
             for record in records:
-                append(path, record)
+                append(path, record | ({"quick": True} if quick else {}))
                 advance(record)
                 failed += [record] if "error" in record else []
                 done |= finished([record])

@@ -54,6 +54,8 @@ def bench(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     path = (out or Path("results/quick" if quick else "results")) / benchmark.file
+    if quick:
+        typer.echo("Not the full benchmark: a few of its cases, each for a short time.")
     try:
         records = run(benchmark, groups, settings, path, Console())
     except OSError as error:  # not writable, or the disk is full

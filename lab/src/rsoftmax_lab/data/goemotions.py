@@ -18,10 +18,6 @@ class Split(NamedTuple):
     texts: list[str]
     y: Tensor
 
-    def first(self, count: int | None) -> "Split":
-        """The first texts; all if None."""
-        return Split(self.texts[:count], self.y[:count])
-
 
 class GoEmotions(NamedTuple):
     """The names of the labels, and the splits."""

@@ -95,14 +95,14 @@ def main(
     texts: Annotated[Path | None, typer.Option(help="The folder of GoEmotions, as another dataset.")] = None,
     only: Only = None,
     resplits: Annotated[
-        int | None, typer.Option(min=1, help="The number of random resplits. Default: 100, 5 with --quick.")
-    ] = None,
+        int, typer.Option(min=1, help="The number of random resplits.")
+    ] = 100,
     quick: Quick = False, out: Out = None, jobs: Jobs = None, engine: Engine = "local", address: Address = None,
 ) -> Path:  # fmt: skip
     """Do a run for each dataset."""
     with usage_errors("--data"):
-        names = [*mulan.names(data, only), *([TEXTS] if texts is not None else [])]
-    runs = [Run(name, resplits or (5 if quick else 100)) for name in names]
+        names = [*mulan.names(data, only, quick=quick), *([TEXTS] if texts is not None else [])]
+    runs = [Run(name, resplits) for name in names]
     function = partial(run, data.resolve(), None if texts is None else texts.resolve())
     return Sweep(quick, out, jobs, engine, address).do("guarantees", runs, function)
 

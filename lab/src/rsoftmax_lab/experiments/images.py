@@ -150,7 +150,7 @@ def main(
         list[float] | None,
         typer.Option(help="A learning rate; repeatable. Default, as in the paper: 1e-3, 1e-4, 1e-5."),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="The number of epochs; 10 with --quick.")] = 100,
+    epochs: Annotated[int, typer.Option(min=1, help="The number of epochs.")] = 100,
     share: Annotated[
         list[float] | None,
         typer.Option(
@@ -240,11 +240,14 @@ def grid(
 
 
 def quick_grid(
-    methods: Sequence[str] = tuple(METHODS), learning_rates: Sequence[float] | None = None, **settings: Any
+    methods: Sequence[str] = tuple(METHODS),
+    learning_rates: Sequence[float] | None = None,
+    shares: Sequence[float] | None = None,
+    **settings: Any,
 ) -> list[Run]:
-    """A grid with one seed, one learning rate by default, and few epochs."""
-    small = {"seeds": 1, "epochs": 10, "learning_rates": learning_rates or LEARNING_RATES[:1]}
-    return grid(methods, **settings | small)
+    """A grid with one seed, and one learning rate and one protocol by default."""
+    few = {"seeds": 1, "learning_rates": learning_rates or LEARNING_RATES[:1], "shares": shares or SHARES[:1]}
+    return grid(methods, **settings | few)
 
 
 def fingerprint(backbone: Backbone, splits: Splits) -> str:

@@ -111,7 +111,7 @@ def main(
     samples: Annotated[int | None, typer.Option(min=1, help="The number of texts. Default: 4, 2 with --quick.")] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven, two with --quick."),
+        typer.Option(help="As in 't_softmax t=6 edge=0'; repeatable. Default: eleven, two of them with --quick."),
     ] = None,
     quick: Quick = False, out: Out = None, jobs: Jobs = None, engine: Engine = "local", address: Address = None,
 ) -> Path:  # fmt: skip
@@ -123,7 +123,7 @@ def main(
         folders = {f"{CALIBRATED}, {name}": thresholds(path.resolve()) for path, name in names.items()}
         name, lengths = source_name(model, "*.safetensors", "*.json", "*.txt"), length or [1024]
         settings = setting or (("t_softmax t=6 edge=0", "softmax") if quick else SETTINGS)
-        grid = [(n, file) for n in ([min(64, *lengths)] if quick else lengths) for file in files]
+        grid = [(n, file) for n in ([min(lengths)] if quick else lengths) for file in files]
         runs = [Run(name, file, n, samples or (2 if quick else 4), tuple(settings), tuple(folders)) for n, file in grid]
     sweep = Sweep(quick, out, jobs, engine, address).on_device()
     return sweep.do("pretrained", runs, partial(run, absolute(model), files, folders))

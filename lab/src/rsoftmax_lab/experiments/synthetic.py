@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,6 +71,9 @@ class Draw(NamedTuple):
     length: int
 
 
+QUICK = (Draw(20, 2, 2000), Draw(30, 15, 2000), Draw(30, 15, 1000))  # order and claims are those of all points
+
+
 @dataclass(frozen=True)
 class Run(Training):
     """One method on one draw."""
@@ -96,27 +99,22 @@ def main(
     address: Address = None,
 ) -> Path:  # fmt: skip
     """Do the runs of Figure 2."""
-    runs = quick_grid() if quick else [*grid(seeds), *users_grid(seeds)]
+    runs = grid(1, QUICK) if quick else [*grid(seeds), *users_grid(seeds)]
     return Sweep(quick, out, jobs, engine, address).do("synthetic", runs, run)
 
 
-def grid(
-    seeds: int = 3, shares: Sequence[float] = SHARES, lengths: Sequence[int] = LENGTHS, **settings: Any
-) -> list[Run]:
+def points() -> list[Draw]:
     """The full Figure 2, without duplicates of the points that (a) and (b) share."""
-    points = [Draw(classes, round(share * classes), LENGTH) for classes in CLASSES for share in shares]
-    points += [Draw(classes, classes // 2, length) for classes in CLASSES for length in lengths]
+    draws = [Draw(classes, round(share * classes), LENGTH) for classes in CLASSES for share in SHARES]
+    draws += [Draw(classes, classes // 2, length) for classes in CLASSES for length in LENGTHS]
+    return list(dict.fromkeys(draws))
+
+
+def grid(seeds: int = 3, draws: Sequence[Draw] = tuple(points()), methods: Iterable[str] = METHODS) -> list[Run]:
+    """Every method on every draw; the full Figure 2 by default."""
     return [
-        Run(method=method, seed=seed, **point._asdict(), **settings)
-        for seed in range(seeds)
-        for point in dict.fromkeys(points)
-        for method in METHODS
+        Run(method=method, seed=seed, **draw._asdict()) for seed in range(seeds) for draw in draws for method in methods
     ]
-
-
-def quick_grid(seeds: int = 1) -> list[Run]:
-    """A grid with fewer points, documents and epochs."""
-    return grid(seeds, (0.1, 0.5, 0.9), (200, 2000), samples=1000, test_samples=500, epochs=12)
 
 
 def users_grid(seeds: int = 3) -> list[Run]:

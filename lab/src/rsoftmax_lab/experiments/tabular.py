@@ -51,8 +51,8 @@ def main(
 ) -> Path:  # fmt: skip
     """Do the runs on the datasets of a folder."""
     with usage_errors("--data"):
-        names = mulan.names(data, only)
-    runs = grid(names, 1, epochs=10) if quick else grid(names, seeds)
+        names = mulan.names(data, only, quick=quick)
+    runs = grid(names, 1 if quick else seeds)
     return Sweep(quick, out, jobs, engine, address).do("tabular", runs, partial(run, data.resolve()))
 
 
