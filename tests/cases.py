@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rsoftmax import MAPPINGS, MappingSpec, weighted_softmax
-from rsoftmax.registry import WEIGHT, ParamSpec
+from rsoftmax.registry import ABOVE_ONE, SUM, WEIGHT, ParamSpec
 
 PARAMETRIC = [mapping for mapping in MAPPINGS.values() if mapping.parameter]
 
@@ -114,14 +114,22 @@ def example_of(mapping: MappingSpec, n: int) -> list[Any]:
 def value_strategy(mapping: MappingSpec) -> st.SearchStrategy[float]:
     """Values in the domain: its ends, the table's example, and anything between."""
     assert mapping.parameter
-    edges, low, high = {
-        "r": ([0.0, 1.0, 0.25, 0.5], 0.0, 1.0),
-        "t": ([float("inf"), 1e-30, 1e30], 1e-3, 50.0),
-        "k": ([1.0, 2.0, 3.0, 12.0, float("inf")], 1.0, 14.0),
-        "q": ([0.0, 1e4], 0.01, 50.0),
-        "lam": ([], -20.0, 0.9),
-        "alpha": ([1.0, 1.5, 2.0, 3.0, 4.0], 1.001, 4.0),
-    }[mapping.parameter.name]
+    of_domain: dict[str, tuple[list[float], float, float]] = {  # where a name has several
+        ABOVE_ONE.text: ([1.01, 1.5, 10.0], 1.05, 6.0),
+        SUM.text: ([0.0, 1.0, 2.0, 12.0, float("inf")], 0.0, 14.0),
+    }
+    edges, low, high = (
+        of_domain.get(mapping.parameter.domain.text)
+        or {
+            "r": ([0.0, 1.0, 0.25, 0.5], 0.0, 1.0),
+            "t": ([float("inf"), 1e-30, 1e30], 1e-3, 50.0),
+            "k": ([1.0, 2.0, 3.0, 12.0, float("inf")], 1.0, 14.0),
+            "q": ([0.0, 1e4], 0.01, 50.0),
+            "lam": ([], -20.0, 0.9),
+            "alpha": ([1.0, 1.5, 2.0, 3.0, 4.0], 1.001, 4.0),
+            "sink": ([0.0, float("-inf"), 30.0], -20.0, 20.0),
+        }[mapping.parameter.name]
+    )
     return st.sampled_from([*edges, mapping.parameter.example]) | st.floats(low, high)
 
 

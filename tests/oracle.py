@@ -100,6 +100,48 @@ def entmax(x: Row, alpha: float) -> Row:
     return p / p.sum()
 
 
+def normmax(x: Row, alpha: float) -> Row:
+    x, power = x - x.max(), 1 / (alpha - 1)
+    tau = _bisect(lambda tau: (np.maximum(0, x - tau) ** (alpha * power)).sum() - 1, -1, 0)
+    p = (np.maximum(0, x - tau) / -tau) ** power
+    return p / p.sum()
+
+
+def budget(x: Row, k: float) -> Row:
+    if k >= len(x):
+        return np.ones_like(x)
+    x = _from_kth(x, k, 2)
+    tau = _bisect(lambda tau: np.clip(x - tau, 0, 1).sum() - k, -2, 1)
+    return np.clip(x - tau, 0, 1)
+
+
+def lapsum(x: Row, k: float) -> Row:
+    if k == 0 or k >= len(x):
+        return np.full_like(x, k > 0)
+    x = _from_kth(x, k, 1000)
+    b = _bisect(lambda b: _laplace(x - b).sum() - k, -2000, 2000)
+    return _laplace(x - b)
+
+
+def _from_kth(x: Row, k: float, limit: float) -> Row:
+    """The distance from the k-th largest entry, as far as it matters: beyond, an entry is 0 or 1."""
+    return np.clip(x - np.sort(x)[-max(int(np.ceil(k)), 1)], -limit, limit)
+
+
+def _laplace(u: Row) -> Row:
+    return np.where(u < 0, np.exp(-np.abs(u)) / 2, 1 - np.exp(-np.abs(u)) / 2)
+
+
+def sink_softmax(x: Row, sink: float) -> Row:
+    return softmax(np.append(x, sink))[:-1]
+
+
+def softpick(x: Row) -> Row:
+    m = max(x.max(), 0)
+    grown = np.where(x > 0, np.exp(x - m) * -np.expm1(-np.abs(x)), np.expm1(np.minimum(x, 0)) * np.exp(-m))
+    return np.maximum(grown, 0) / (np.abs(grown).sum() or 1)
+
+
 def _bisect(excess: Callable[[float], float], low: float, high: float) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
@@ -121,6 +163,11 @@ ORACLES: dict[str, Callable[..., Row]] = {
         spherical_softmax,
         entmax15,
         entmax,
+        normmax,
+        budget,
+        lapsum,
+        sink_softmax,
+        softpick,
     )
 }
 

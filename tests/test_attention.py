@@ -594,6 +594,24 @@ def test_log_n_counts_the_keys_that_a_query_may_see() -> None:
                 assert_close(attention_weights(q, k, mask, log_n_scale=True, **options) @ v, ours)
 
 
+def test_the_scale_of_asentmax_is_delta_plus_beta_log_n_to_gamma_for_each_head() -> None:
+    q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
+    numbers = torch.rand(3, 4, dtype=torch.float64).requires_grad_()
+    log_n = torch.arange(1, 6).clamp(min=2).log().double()[:, None]  # one key has its weight at every scale
+
+    def attend(q: Tensor, *log_n_scale: Any, **options: Any) -> Tensor:
+        options |= {"log_n_scale": log_n_scale} if log_n_scale else {}
+        return sparse_attention(q, k, v, mapping="entmax15", is_causal=True, **options)
+
+    delta, beta, gamma = numbers[:, :, None, None]
+    assert_close(attend(q, *numbers), attend(q * (delta + beta * log_n**gamma)))
+    assert_close(attend(q, 0.0, 1.0, 1.0, scale=0.3), attend(q, scale=0.3, log_n_scale=True))
+    assert torch.autograd.gradcheck(lambda *numbers: attend(q, *numbers), tuple(numbers.detach().requires_grad_()))
+    for wrong in ((1.0, 2.0), 0.5, "log n"):
+        with pytest.raises(TypeError, match=r"log_n_scale must be a bool or a triple \(delta, beta, gamma\), got"):
+            sparse_attention(q, k, v, log_n_scale=wrong, mapping="softmax")
+
+
 def test_gradients_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (x.detach().requires_grad_() for x in qkv())
     expected = torch.autograd.grad(sparse_attention(q, k, v, r=0.4).sum(), (q, k, v))

@@ -293,6 +293,23 @@ def test_the_scale_log_n_is_learned_for_each_head_and_ignores_padding() -> None:
     assert (module.log_scale.grad != 0).all()
 
 
+def test_the_adaptive_scale_starts_as_the_usual_one_and_is_learned_for_each_head() -> None:
+    torch.manual_seed(0)
+    module = MultiheadAttention(8, 2, batch_first=True, mapping="entmax15", log_n_scale="adaptive").double()
+    plain = MultiheadAttention(8, 2, batch_first=True, mapping="entmax15").double()
+    plain.load_state_dict({name: a for name, a in module.state_dict().items() if name != "log_scale"})
+    x = torch.randn(1, 9, 8).double()
+    assert_close(module(x, x, x), plain(x, x, x))
+    assert module.log_scale is not None
+    with torch.no_grad():
+        module.log_scale[1] = torch.tensor([0.2, 0.5])
+    module(x, x, x)[0].square().sum().backward()
+    assert module.log_scale.shape == (3, 2)
+    assert (module.log_scale.grad != 0).all()  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="log_n_scale must be True, False or 'adaptive', got 'log n'"):
+        MultiheadAttention(8, 2, mapping="softmax", log_n_scale="log n")  # type: ignore[arg-type]
+
+
 def test_layers_and_replaced_modules_take_the_scale() -> None:
     layer = TransformerEncoderLayer(8, 2, batch_first=True, mapping="t_softmax", t=4.0, log_n_scale=True)
     assert isinstance(layer.self_attn, MultiheadAttention)

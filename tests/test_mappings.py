@@ -59,6 +59,9 @@ VALUES: dict[str, list[float]] = {
     "r_softmax": [0.0, 0.1, 0.34, 0.75, 1.0],
     "t_softmax": [math.inf, 1e-30, 1e30],
     "k_softmax": [1.0, 2.0, 2.5, 100.0, math.inf],
+    "budget": [0.0, 1.0, 2.5, 100.0, math.inf],
+    "lapsum": [0.0, 1.0, 2.5, 100.0, math.inf],
+    "sink_softmax": [-math.inf, -2.0, 1e4, 2.0**99],
 }
 
 
@@ -81,13 +84,15 @@ def test_adversarial_rows_equal_the_oracle(mapping: MappingSpec) -> None:
 
 @every_mapping
 @every_float
-def test_sums_to_one_is_never_negative_and_keeps_dtype(mapping: MappingSpec, dtype: torch.dtype) -> None:
+def test_sums_to_one_is_between_zero_and_one_and_keeps_dtype(mapping: MappingSpec, dtype: torch.dtype) -> None:
     x = torch.randn(50, 33, generator=torch.Generator().manual_seed(1)).to(dtype) * 3
     p = call(mapping, x, parameter_of(mapping, x))
     assert p.dtype == dtype
     assert (p >= 0).all()
+    assert (p <= 1).all()
     # each of 33 entries is rounded once to dtype
-    assert_close(p.double().sum(-1), torch.ones(50).double(), rtol=0, atol=33 / 2 * torch.finfo(dtype).eps)
+    if mapping.sums_to_one:
+        assert_close(p.double().sum(-1), torch.ones(50).double(), rtol=0, atol=33 / 2 * torch.finfo(dtype).eps)
 
 
 @every_mapping
@@ -114,7 +119,7 @@ def test_odd_shapes_and_strides(mapping: MappingSpec) -> None:
         x = torch.randn(shape)
         p = call(mapping, x, parameter_of(mapping, x))
         assert p.shape == x.shape
-        if x.numel() and (not shape or shape[-1] == 1):
+        if x.numel() and (not shape or shape[-1] == 1) and mapping.sums_to_one:
             assert_close(p, torch.ones(shape))
     wide = torch.randn(6, 20)
     for x in (wide[:, ::2], wide.t(), wide[::2, 3:], wide[:1].expand(4, 20)):
@@ -138,7 +143,7 @@ def test_masked_is_minus_infinity_is_removed(mapping: MappingSpec, data: st.Data
 
 
 @every_mapping
-def test_order_and_shift_hold_where_the_table_says_so(mapping: MappingSpec) -> None:
+def test_order_shift_and_sum_hold_where_the_table_says_so(mapping: MappingSpec) -> None:
     x = torch.randn(100, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     arguments = parameter_of(mapping, x)
     p = call(mapping, x, arguments)
@@ -146,6 +151,7 @@ def test_order_and_shift_hold_where_the_table_says_so(mapping: MappingSpec) -> N
     assert bool((ordered.diff(dim=-1) >= 0).all()) == mapping.keeps_order
     shifted = call(mapping, x + 7, arguments)
     assert torch.allclose(p, shifted, rtol=1e-9, atol=1e-12) == mapping.shift_invariant
+    assert torch.allclose(p.sum(-1), torch.ones(100).double()) == mapping.sums_to_one
 
 
 @every_mapping

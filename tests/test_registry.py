@@ -241,8 +241,9 @@ def test_every_parameter_is_described_once() -> None:
     assert describe_parameters() == {
         "t": "t of t_softmax, > 0",
         "r": "r of r_softmax, in [0, 1]",
-        "k": "k of k_softmax, >= 1",
+        "k": "k of k_softmax, >= 1; k of budget and lapsum, >= 0",
         "lam": "lam of sparsegen_lin and sparsegen_exp, < 1 and finite",
         "q": "q of sparsehourglass, >= 0 and finite",
-        "alpha": "alpha of entmax, in [1, 4]",
+        "alpha": "alpha of entmax, in [1, 4]; alpha of normmax, > 1 and finite",
+        "sink": "sink of sink_softmax, < inf",
     }

@@ -7,10 +7,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import torch
 from typer.testing import CliRunner
 
+from rsoftmax import MAPPINGS as REGISTERED
+from rsoftmax import MappingSpec
 from rsoftmax.cli import app
+from rsoftmax.kernels import kernel_for
+from rsoftmax.kernels.cpu import OPERATIONS
 from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import Benchmark, Record, read
 from rsoftmax_lab.bench.mappings import headline
@@ -118,7 +124,30 @@ def attention_speed() -> str:
 
 
 def list_mappings() -> str:
-    return CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.strip()
+    """The table of the command, with two more columns: what computes the rows, and how long it takes."""
+    head, rule, *lines = CliRunner().invoke(app, ["list", "--markdown"], catch_exceptions=False).output.splitlines()
+    cells = [
+        f"{line} {row_kernel(spec)} | {time(spec)} |" for line, spec in zip(lines, REGISTERED.values(), strict=True)
+    ]
+    return "\n".join([f"{head} rows | time |", f"{rule} --- | --- |", *cells])
+
+
+def row_kernel(spec: MappingSpec) -> str:
+    """Whether a mapping has native rows, and of which operation if it has another name."""
+    with mock.patch("rsoftmax.kernels.dispatch.kernel_for", wraps=kernel_for) as asked:
+        spec.function(torch.zeros(2), *([spec.parameter.example] if spec.parameter else []))
+    operation = asked.call_args.args[0]
+    if operation not in OPERATIONS:
+        return "reference"
+    return "native" if operation == spec.name else f"native ({operation})"
+
+
+def time(spec: MappingSpec) -> str:
+    """The time of forward relative to torch.softmax, the median over all shapes; empty before the benchmark has run."""
+    parameter = f"{spec.parameter.name}={spec.parameter.example:g}" if spec.parameter else ""
+    case = {"method": spec.name, "parameter": parameter, "kernels": "native", "mode": "forward", "kind": "normal"}
+    some = records(load("mappings"), threads=1, **case)
+    return median(some) if some else ""
 
 
 def finetuning(long: bool) -> str:

@@ -45,9 +45,9 @@ def test_the_mean_is_that_of_the_items_with_the_key_in_question() -> None:
             torch.testing.assert_close(answer, found.mean(0))
 
 
-def test_the_grid_pairs_every_mapping_with_and_without_the_scale() -> None:
+def test_the_grid_pairs_every_mapping_with_and_without_the_scale_and_has_asentmax() -> None:
     runs = lengths.grid(seeds=2)
-    assert len(runs) == len(set(runs)) == 2 * len(TASKS) * 2 * len(MAPPINGS)
+    assert len(runs) == len(set(runs)) == 2 * len(TASKS) * (2 * len(MAPPINGS) + 1)
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)  # an interrupted sweep has whole seeds
     for wrong in ({"mapping": "hardmax"}, {"scale": "log"}):
         with pytest.raises(ValueError, match="must be one of"):
@@ -90,7 +90,7 @@ def test_the_report_shows_accuracy_by_length(tmp_path: Path) -> None:
         "| t-softmax, log n | **100.00 ± 0.00** | **85.00 ± 7.07** |",
         "| t-softmax, log n | 3.5 |",
         "| max retrieval | t-softmax, log n | t | 2.50 to 2.50 |",
-        "3 of 180 runs; seeds: max retrieval 1 to 2",
+        "3 of 225 runs; seeds: max retrieval 1 to 2",
     ):
         assert cells in text
     assert [path.name for path in written.files if path.suffix == ".png"] == ["lengths.png"]

@@ -20,14 +20,17 @@ from rsoftmax._rows import ParamSpec, broadcast, check_input, check_option, insi
 from rsoftmax._tensors import Value, apply_unmasked, exp_limit, mask_to_neg_inf, row_max
 from rsoftmax.kernels.dispatch import row_function
 from rsoftmax.registry import (
+    ABOVE_ONE,
     BELOW_ONE,
     COUNT,
     DISTANCE,
     ENTMAX,
+    LOGIT,
     MAPPINGS,
     NOT_NEGATIVE,
     POSITIVE,
     RATE,
+    SUM,
     WEIGHT,
     MappingSpec,
     register_mapping,
@@ -36,11 +39,16 @@ from rsoftmax.registry import (
 __all__ = [
     "MAPPINGS",
     "MappingSpec",
+    "budget",
     "entmax",
     "entmax15",
     "k_softmax",
+    "lapsum",
+    "normmax",
     "r_softmax",
+    "sink_softmax",
     "softmax",
+    "softpick",
     "sparsegen_exp",
     "sparsegen_lin",
     "sparsehourglass",
@@ -521,3 +529,187 @@ def entmax(x: Tensor, alpha: Value, dim: int = -1, *, mask: Tensor | None = None
     (2019), for the gradient in alpha.
     """
     return over_rows("entmax", _entmax, x, dim, mask, ALPHA, alpha)
+
+
+ALPHA_NORM = ParamSpec("alpha", ABOVE_ONE, example=2.0)
+
+
+@register_mapping(
+    formula="([x - tau]+)^(1 / (alpha - 1)) / sum",
+    parameter=ALPHA_NORM,
+    zeros="alpha and the data",
+    source="Blondel et al. 2020",
+)
+def normmax(x: Tensor, alpha: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""The distribution with the largest mean logit minus norm; on its support more uniform than entmax.
+
+    .. math:: p = \arg\max_p \; p \cdot x - \|p\|_\alpha, \qquad p_i \propto [x_i - \tau]_+^{1 / (\alpha - 1)}
+
+    Args:
+        x: logits, any shape.
+        alpha: greater than 1; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. Towards 1
+            all mass lies on the maximum; if it is large, the mapping is uniform on the support of sparsemax.
+        dim: the dimension that sums to one.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Probabilities, of the shape and dtype of ``x``; ``alpha`` and the data determine the number of zeros.
+
+    Example:
+        >>> normmax(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), 2.0)
+        tensor([0.0000, 0.0239, 0.1746, 0.3254, 0.4761])
+
+    Reference: Blondel et al., Learning with Fenchel-Young losses (2020).
+    """
+
+    def rows(x: Tensor, mask: Tensor | None, alpha: Value) -> Tensor:
+        # p^alpha is proportional to the (1 + b)-entmax of x / b. An entry 1 below the maximum is zero.
+        x, b = mask_to_neg_inf(x, mask), (alpha - 1) / alpha
+        d = x - row_max(x)
+        q = _entmax(apply_unmasked(d.masked_fill(d <= -1, -math.inf), lambda d: d / b), None, 1 + b)
+        root = (q.masked_fill(q <= 0, 1) ** (1 / alpha)).masked_fill(q <= 0, 0)
+        total = root.sum(-1, keepdim=True)
+        return root / total.masked_fill(total == 0, 1)
+
+    return over_rows("normmax", rows, x, dim, mask, ALPHA_NORM, alpha)
+
+
+K_SUM = ParamSpec("k", SUM, example=2.0)
+_budget = row_function("budget")
+
+
+@register_mapping(
+    formula="clip(x - tau, 0, 1), sum k",
+    parameter=K_SUM,
+    zeros="k and the data",
+    source="Malaviya et al. 2018",
+    sums_to_one=False,
+)
+def budget(x: Tensor, k: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""Sparsemax with a sum of ``k`` and no entry above 1: a soft choice of ``k`` entries.
+
+    .. math:: p_i = \min([x_i - \tau]_+, 1), \qquad \tau \text{ such that } \sum_i p_i = k
+
+    Args:
+        x: logits, any shape.
+        k: the sum, at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to ``k``.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Weights in [0, 1], of the shape and dtype of ``x``. A row of at most ``k`` unmasked entries is all ones.
+
+    Example:
+        >>> budget(torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0]), 3.0)
+        tensor([0.0000, 0.2500, 0.7500, 1.0000, 1.0000])
+
+    References: Malaviya et al., Sparse and constrained attention (2018); Lou et al., Sparser is faster and less is
+    more (2024), where it is called SparseK.
+    """
+    return over_rows("budget", _budget, x, dim, mask, K_SUM, k)
+
+
+_lapsum = row_function("lapsum")
+
+
+@register_mapping(
+    formula="F(x - b), F Laplace's distribution function, sum k",
+    parameter=K_SUM,
+    zeros="none",
+    source="Struski et al. 2025",
+    sums_to_one=False,
+)
+def lapsum(x: Tensor, k: Value, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""LapSum's soft top-k: weights that sum to ``k``, near 1 for the largest entries and near 0 for the others.
+
+    .. math:: p_i = F(x_i - b), \qquad b \text{ such that } \sum_i p_i = k, \qquad F(u) = \int_{-\infty}^u e^{-|v|} / 2
+
+    Args:
+        x: logits, any shape; the choice is harder if they are divided by a temperature below 1.
+        k: the sum, at least 0; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1.
+        dim: the dimension that sums to ``k``.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Weights in (0, 1), of the shape and dtype of ``x``. A row of at most ``k`` unmasked entries is all ones.
+
+    Example:
+        >>> lapsum(torch.tensor([0.0, 1.0, 2.0, 3.0]), 2.0)
+        tensor([0.1116, 0.3033, 0.6967, 0.8884])
+
+    Reference: Struski et al., LapSum: one method to differentiate them all (2025).
+    """
+    return over_rows("lapsum", _lapsum, x, dim, mask, K_SUM, k)
+
+
+SINK = ParamSpec("sink", LOGIT, example=0.0, default=0.0)
+
+
+@register_mapping(
+    formula="e^x / (e^sink + sum)",
+    parameter=SINK,
+    zeros="none",
+    source="Miller 2023 (softmax1)",
+    shift_invariant=False,
+    sums_to_one=False,
+)
+def sink_softmax(x: Tensor, sink: Value = 0.0, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""Softmax with one more entry, the sink, which takes what is left of the sum.
+
+    .. math:: p_i = e^{x_i} / (e^{\mathrm{sink}} + \sum_j e^{x_j})
+
+    Args:
+        x: logits, any shape.
+        sink: the logit of the sink; a number, or a tensor that broadcasts against ``x`` with ``dim`` of size 1. 0 is
+            softmax1, a learned one for each head is that of gpt-oss, and ``-math.inf`` is softmax.
+        dim: the dimension that is normalised.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Weights that sum to less than one, of the shape and dtype of ``x``. No zeros, except where masked.
+
+    Example:
+        >>> sink_softmax(torch.tensor([1.0, 2.0, -1.0]))
+        tensor([0.2369, 0.6439, 0.0321])
+
+    Reference: Miller, Attention is off by one (2023).
+    """
+
+    def rows(x: Tensor, mask: Tensor | None, sink: Value) -> Tensor:
+        x = mask_to_neg_inf(x, mask)
+        last = sink.to(x.dtype) if isinstance(sink, Tensor) else torch.full_like(x[..., :1], sink)
+        return _softmax(torch.cat([x, last], -1))[..., :-1]
+
+    return over_rows("sink_softmax", rows, x, dim, mask, SINK, sink)
+
+
+_softpick = row_function("softpick")
+
+
+@register_mapping(
+    formula="[e^x - 1]+ / sum abs(e^x - 1)",
+    zeros="the sign of x",
+    source="Zuhri et al. 2025",
+    shift_invariant=False,
+    sums_to_one=False,
+)
+def softpick(x: Tensor, dim: int = -1, *, mask: Tensor | None = None) -> Tensor:
+    r"""Rectified softmax: only positive logits get a weight, and a row may have none at all.
+
+    .. math:: p_i = [e^{x_i} - 1]_+ / \sum_j |e^{x_j} - 1|
+
+    Args:
+        x: logits, any shape.
+        dim: the dimension that is normalised.
+        mask: True = keep; broadcasts to ``x``.
+
+    Returns:
+        Weights that sum to at most one, of the shape and dtype of ``x``; zero exactly where :math:`x_i \le 0`.
+
+    Example:
+        >>> softpick(torch.tensor([1.0, 2.0, -1.0, 0.0]))
+        tensor([0.1966, 0.7311, 0.0000, 0.0000])
+
+    Reference: Zuhri et al., Softpick: no attention sink, no massive activations with rectified softmax (2025).
+    """
+    return over_rows("softpick", _softpick, x, dim, mask)

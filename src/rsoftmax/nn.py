@@ -36,13 +36,18 @@ from rsoftmax.mappings import MAPPINGS, MappingSpec
 
 __all__ = [
     "MODULES",
+    "Budget",
     "Entmax",
     "Entmax15",
     "KSoftmax",
+    "Lapsum",
     "MappingModule",
+    "Normmax",
     "Pooled",
     "RSoftmax",
+    "SinkSoftmax",
     "Softmax",
+    "Softpick",
     "SparsePooling",
     "SparsegenExp",
     "SparsegenLin",
@@ -289,6 +294,26 @@ class Entmax(ParametricModule, mapping=MAPPINGS["entmax"]):
 
     def __init__(self, alpha: Value | None = None, dim: int = -1, learnable: bool = False) -> None:
         super().__init__(alpha, dim, learnable)
+
+
+class Normmax(ParametricModule, mapping=MAPPINGS["normmax"]):
+    """:func:`rsoftmax.normmax` as a module, such as ``Normmax(alpha=2.0)``; see :class:`RSoftmax`."""
+
+
+class Budget(ParametricModule, mapping=MAPPINGS["budget"]):
+    """:func:`rsoftmax.budget` as a module, such as ``Budget(k=2.0)``; see :class:`RSoftmax`."""
+
+
+class Lapsum(ParametricModule, mapping=MAPPINGS["lapsum"]):
+    """:func:`rsoftmax.lapsum` as a module, such as ``Lapsum(k=2.0)``; see :class:`RSoftmax`."""
+
+
+class SinkSoftmax(ParametricModule, mapping=MAPPINGS["sink_softmax"]):
+    """:func:`rsoftmax.sink_softmax` as a module, such as ``SinkSoftmax(sink=0.0)``; see :class:`RSoftmax`."""
+
+
+class Softpick(MappingModule, mapping=MAPPINGS["softpick"]):
+    """:func:`rsoftmax.softpick` as a module."""
 
 
 class Pooled(NamedTuple):

@@ -7,7 +7,8 @@ attention, multi-label heads, Hugging Face models and the command line look mapp
 =================  ==================================================================================================
 an entry           :func:`register_mapping`, :class:`MappingSpec`
 a parameter        :class:`ParamSpec`, :class:`Domain` and the domains ``RATE``, ``COUNT``, ``POSITIVE``,
-                   ``DISTANCE``, ``WEIGHT``, ``BELOW_ONE``, ``NOT_NEGATIVE``, ``ENTMAX``
+                   ``DISTANCE``, ``WEIGHT``, ``BELOW_ONE``, ``NOT_NEGATIVE``, ``ENTMAX``, ``ABOVE_ONE``, ``SUM``,
+                   ``LOGIT``
 a function         :func:`over_rows` checks the arguments; :func:`mask_to_neg_inf`, :func:`apply_unmasked` and
                    :func:`row_max` handle masks; :func:`row_function` is a built-in row function with its kernels
 =================  ==================================================================================================
@@ -28,14 +29,17 @@ from rsoftmax._tensors import apply_unmasked, mask_to_neg_inf, row_max, shape_of
 from rsoftmax.kernels.dispatch import row_function
 
 __all__ = [
+    "ABOVE_ONE",
     "BELOW_ONE",
     "COUNT",
     "DISTANCE",
     "ENTMAX",
+    "LOGIT",
     "MAPPINGS",
     "NOT_NEGATIVE",
     "POSITIVE",
     "RATE",
+    "SUM",
     "WEIGHT",
     "Domain",
     "MappingSpec",
@@ -67,6 +71,7 @@ class MappingSpec:
         options: keyword arguments that are numbers and have a default; they are not learnable.
         shift_invariant: adding a constant to a row changes nothing.
         keeps_order: a higher logit never gets a lower probability.
+        sums_to_one: every row with an unmasked entry sums to one.
     """
 
     function: Callable[..., Tensor]
@@ -77,6 +82,7 @@ class MappingSpec:
     options: tuple[ParamSpec, ...] = ()
     shift_invariant: bool = True
     keeps_order: bool = True
+    sums_to_one: bool = True
 
     @property
     def name(self) -> str:
@@ -152,11 +158,12 @@ def register_mapping(
     options: tuple[ParamSpec, ...] = (),
     shift_invariant: bool = True,
     keeps_order: bool = True,
+    sums_to_one: bool = True,
 ) -> Callable[[F], F]:
     """Add a function to the table of mappings.
 
     Args:
-        formula, zeros, source, parameter, options, shift_invariant, keeps_order: as in :class:`MappingSpec`.
+        formula, zeros, ..., sums_to_one: as in :class:`MappingSpec`.
 
     Returns:
         A decorator that returns the function unchanged: ``f(x, <parameter>, dim=-1, *, mask=None)``.
@@ -195,6 +202,7 @@ def register_mapping(
             options=options,
             shift_invariant=shift_invariant,
             keeps_order=keeps_order,
+            sums_to_one=sums_to_one,
         )
         _check_spec(spec)
         MAPPINGS[spec.name] = spec
@@ -227,11 +235,14 @@ def describe_parameters() -> dict[str, str]:
         >>> describe_parameters()["lam"]
         'lam of sparsegen_lin and sparsegen_exp, < 1 and finite'
     """
-    parameters = {p.name: p for spec in MAPPINGS.values() if (p := spec.parameter)}
-    users = {
-        name: [s.name for s in MAPPINGS.values() if s.parameter and s.parameter.name == name] for name in parameters
+    users: dict[str, dict[str, list[str]]] = {}
+    for spec in MAPPINGS.values():
+        if p := spec.parameter:
+            users.setdefault(p.name, {}).setdefault(p.domain.text, []).append(spec.name)
+    return {
+        name: "; ".join(f"{name} of {' and '.join(some)}, {text}" for text, some in by_domain.items())
+        for name, by_domain in users.items()
     }
-    return {name: f"{name} of {' and '.join(users[name])}, {p.domain.text}" for name, p in parameters.items()}
 
 
 # --------------------------------------------------------------------------- domains
@@ -284,4 +295,23 @@ ENTMAX = Domain(
     lambda alpha: (alpha >= 1) & (alpha <= 4),
     lambda raw: 1 + 3 * torch.sigmoid(raw),
     lambda alpha: torch.logit((alpha - 1) / 3),
+)
+ABOVE_ONE = Domain(
+    "> 1 and finite",
+    "towards 1 all mass moves to the maximum, larger values make the support more uniform",
+    lambda alpha: (alpha > 1) & (alpha < math.inf),
+    lambda raw: 1 + positive(raw).clamp(min=torch.finfo(raw.dtype).eps),
+    lambda alpha: torch.log(alpha - 1),
+)
+SUM = Domain(
+    ">= 0",
+    "it is the sum of each row; a row of at most k entries becomes all ones",
+    lambda k: k >= 0,
+)
+LOGIT = Domain(
+    "< inf",
+    "it is the logit of an additional entry that takes a part of the sum; -math.inf is softmax",
+    lambda sink: sink < math.inf,
+    torch.clone,
+    torch.clone,
 )

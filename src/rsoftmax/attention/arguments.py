@@ -12,6 +12,8 @@ from rsoftmax._tensors import FLOATS, Value, at_least_float32, shape_of
 from rsoftmax.kernels.attention_args import AttentionArgs
 from rsoftmax.registry import MAPPINGS
 
+LogNScale = bool | tuple[Value, Value, Value]
+
 
 class Sizes(NamedTuple):
     """The sizes of a call, except for features."""
@@ -31,7 +33,7 @@ def prepare(
     is_causal: bool,
     scale: float | Tensor | None,
     enable_gqa: bool,
-    log_n_scale: bool,
+    log_n_scale: LogNScale,
     mapping: str,
     parameter: dict[str, Value],
 ) -> tuple[AttentionArgs, tuple[int, ...]]:
@@ -67,13 +69,20 @@ def prepare(
 
 
 def _apply_scale(
-    caller: str, args: AttentionArgs, scale: float | Tensor | None, log_n_scale: bool, sizes: Sizes
+    caller: str, args: AttentionArgs, scale: float | Tensor | None, log_n_scale: LogNScale, sizes: Sizes
 ) -> AttentionArgs:
     """The arguments with their scale; what differs between queries is multiplied into them."""
     if isinstance(scale, str):
         raise TypeError(f"{caller}: scale must be a number or a tensor, got {scale!r}; for log n use log_n_scale=True")
     factors = [_per_head(caller, "scale", scale, sizes, args.q.device)] if isinstance(scale, Tensor) else []
-    factors += [visible_keys(args).clamp(min=1).log()] if log_n_scale else []
+    if log_n_scale:
+        triple = (0.0, 1.0, 1.0) if log_n_scale is True else log_n_scale
+        if not isinstance(triple, tuple) or len(triple) != 3:
+            raise TypeError(f"{caller}: log_n_scale must be a bool or a triple (delta, beta, gamma), got {triple!r}")
+        delta, beta, gamma = (
+            _per_head(caller, "log_n_scale", a, sizes, args.q.device) if isinstance(a, Tensor) else a for a in triple
+        )
+        factors.append(delta + beta * visible_keys(args).clamp(min=2).log() ** gamma)
     if scale is not None:
         args = args._replace(scale=1.0 if isinstance(scale, Tensor) else scale)
     for factor in factors:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rsoftmax._tensors import Value, in_graph, is_plain, without_autocast
 from rsoftmax.attention import plan, reference
-from rsoftmax.attention.arguments import prepare
+from rsoftmax.attention.arguments import LogNScale, prepare
 from rsoftmax.mappings import MAPPINGS as MAPPINGS  # importing it registers the built-in mappings
 
 __all__ = ["attention_weights", "sparse_attention"]
@@ -24,7 +24,7 @@ def sparse_attention(
     scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     *,
-    log_n_scale: bool = False,
+    log_n_scale: LogNScale = False,
     mapping: str = "r_softmax",
     **parameter: Value,
 ) -> Tensor:
@@ -47,9 +47,10 @@ def sparse_attention(
         scale: a number, default 1 / sqrt(D); or a tensor [Hq] with one value for each head, or one that broadcasts to
             [..., Hq, Q, 1].
         enable_gqa: allow H to be a divisor of Hq; adjacent query heads share a key head.
-        log_n_scale: multiply the scale by log(n), where n is the number of keys that the query may see. Softmax needs
-            it to stay equally sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned for each
-            head: pass it as ``scale``).
+        log_n_scale: multiply the scale by log(n), where n is the number of keys that the query may see, at least 2.
+            Softmax needs it to stay equally sharp in a longer context (SSMax, Nakanishi 2025, where a factor is learned
+            for each head: pass it as ``scale``). A triple (delta, beta, gamma) multiplies by delta + beta log(n)^gamma
+            instead (ASEntmax, Vasylenko et al. 2025); each is a number or a tensor, as ``scale``.
         mapping: a name in ``MAPPINGS``.
         parameter: the parameter of the mapping by its name, such as ``r=0.5`` or ``t=2.0``. A number, a tensor [Hq]
             with one value for each head, or a tensor that broadcasts to [..., Hq, Q, 1]; differentiable.
@@ -96,7 +97,7 @@ def attention_weights(
     scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     *,
-    log_n_scale: bool = False,
+    log_n_scale: LogNScale = False,
     mapping: str = "r_softmax",
     **parameter: Value,
 ) -> Tensor:
@@ -108,7 +109,7 @@ def attention_weights(
         attn_mask, is_causal, scale, enable_gqa, log_n_scale, mapping, parameter: as in :func:`sparse_attention`.
 
     Returns:
-        [..., Hq, Q, L], in the dtype of ``query``; each row sums to one.
+        [..., Hq, Q, L], in the dtype of ``query``; each row sums to one if the mapping's rows do.
 
     Example:
         >>> import torch

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 
+LogNFactors = bool | Literal["adaptive"]
 LOG_N_KEYS = 64  # for this many keys, the factors of log_n_scale start with the usual scale
 
 
@@ -41,7 +42,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         mapping: a name in ``MAPPINGS``.
         learnable: train the parameter of the mapping.
         log_n_scale: multiply the scores of a query that may see n keys by s log(n), with a learned s for each head
-            (SSMax), which starts at 1 / log(64); it adds the entry ``log_scale`` to the state dict.
+            (SSMax), which starts at 1 / log(64); "adaptive": by delta + beta log(n)^gamma, all three learned for each
+            head from 1, 0 and 1 (ASEntmax). It adds the entry ``log_scale`` to the state dict, [heads] or [3, heads].
         parameter: the parameter of the mapping and its options, such as ``t=6.0, edge=1.0``; a number, or a tensor with
             one value for each head.
 
@@ -73,7 +75,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
-        log_n_scale: bool = False,
+        log_n_scale: LogNFactors = False,
         **parameter: Value,
     ) -> None:
         module = _mapping_module("MultiheadAttention", mapping, learnable, parameter)
@@ -82,7 +84,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         )
         self._qkv_same_embed_dim = False
         self.mapping = module.to(device)
-        self.log_scale = log_n_factors(num_heads, device) if log_n_scale else None
+        self.log_scale = log_n_factors(num_heads, device, log_n_scale) if log_n_scale else None
 
     def forward(
         self,
@@ -128,11 +130,13 @@ class MultiheadAttention(nn.MultiheadAttention):
                 [query.transpose(0, 1)] * 3 if same else [x.transpose(0, 1) for x in (query, key, value)]
             )
         q, k, v = self._project(query, key, value)
-        q = q if self.log_scale is None else q * self.log_scale[:, None, None].to(q.dtype)
         is_causal = is_causal and not self._appended  # the flag would remove appended keys
         mask = self._mask(None if is_causal else attn_mask, key_padding_mask, q.dtype)
         spec, module = self.mapping.mapping, self.mapping
-        options = {"is_causal": is_causal, "mapping": spec.name, "log_n_scale": self.log_scale is not None}
+        options: dict[str, Any] = {"is_causal": is_causal, "mapping": spec.name}
+        if self.log_scale is not None:
+            s = self.log_scale
+            options["log_n_scale"] = (0.0, s, 1.0) if s.dim() == 1 else tuple(s)
         if spec.parameter is not None:
             options |= {spec.parameter.name: module.current_value, **spec.bind_options(spec.name, module.options)}
         o = sparse_attention(q, k, v, mask, self.dropout if self.training else 0.0, **options)
@@ -210,9 +214,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def log_n_factors(heads: int, device: Any = None) -> nn.Parameter:
-    """The learned factors of ``log_n_scale``, one for each head."""
-    return nn.Parameter(torch.full((heads,), 1 / math.log(LOG_N_KEYS), device=device))
+def log_n_factors(heads: int, device: Any = None, kind: LogNFactors = True) -> nn.Parameter:
+    """The learned factors of ``log_n_scale``: [heads], or delta, beta and gamma, [3, heads]."""
+    if kind not in (True, "adaptive"):
+        raise ValueError(f"log_n_scale must be True, False or 'adaptive', got {kind!r}")
+    start = torch.tensor(1 / math.log(LOG_N_KEYS) if kind is True else [[1.0], [0.0], [1.0]], device=device)
+    return nn.Parameter(start.expand(*start.shape[:1], heads).clone())
 
 
 def _mapping_module(caller: str, mapping: str, learnable: bool, parameter: dict[str, Value]) -> Any:
@@ -251,7 +258,7 @@ class _TransformerLayer(nn.Module):
         *,
         mapping: str = "r_softmax",
         learnable: bool = False,
-        log_n_scale: bool = False,
+        log_n_scale: LogNFactors = False,
         **parameter: Value,
     ) -> None:
         sizes = (dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device, dtype)
@@ -288,7 +295,7 @@ class TransformerDecoderLayer(_TransformerLayer, nn.TransformerDecoderLayer):
 
 
 def replace_attention(
-    module: nn.Module, mapping: str, *, learnable: bool = False, log_n_scale: bool = False, **parameter: Value
+    module: nn.Module, mapping: str, *, learnable: bool = False, log_n_scale: LogNFactors = False, **parameter: Value
 ) -> nn.Module:
     """Replace every :class:`torch.nn.MultiheadAttention` inside a module, in place; weights are shared, not copied.
 
@@ -333,7 +340,7 @@ def replace_attention(
 
 
 def _with_mapping(
-    old: nn.MultiheadAttention, mapping: str, learnable: bool, log_n_scale: bool, parameter: dict[str, Value]
+    old: nn.MultiheadAttention, mapping: str, learnable: bool, log_n_scale: LogNFactors, parameter: dict[str, Value]
 ) -> nn.Module:
     """A module with a mapping and the parameters of ``old``."""
     new, device = MultiheadAttention.__new__(MultiheadAttention), old.out_proj.weight.device
@@ -344,7 +351,7 @@ def _with_mapping(
     new._parameters, new._modules, new._buffers = dict(old._parameters), dict(old._modules), dict(old._buffers)
     new._qkv_same_embed_dim = False
     new.mapping = _mapping_module("replace_attention", mapping, learnable, parameter).to(device)
-    new.log_scale = log_n_factors(old.num_heads, device) if log_n_scale else None
+    new.log_scale = log_n_factors(old.num_heads, device, log_n_scale) if log_n_scale else None
     return new
 
 

@@ -8,7 +8,7 @@ import typer
 
 from rsoftmax.cli.arguments import figure_path, numbers, parameters, usage_errors
 
-COLUMNS = ("mapping", "p", "parameter", "sparsity set by", "source")
+COLUMNS = ("mapping", "p", "sum", "parameter", "sparsity set by", "source")
 MOST_LOGITS = 40
 
 
@@ -20,6 +20,7 @@ def list_mappings(markdown: Annotated[bool, typer.Option(help="Print a Markdown 
         [
             name,
             spec.formula,
+            "1" if spec.sums_to_one else "not 1",
             ", ".join(f"{p.name} {p.domain.text}" for p in (spec.parameter, *spec.options) if p),
             spec.zeros,
             spec.source,

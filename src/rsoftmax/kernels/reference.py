@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rsoftmax._tensors import Value, exact, exp_limit, mask_to_neg_inf, row_max, smallest
@@ -161,8 +162,69 @@ def spherical_softmax(x: Tensor) -> Tensor:
     return _normalize(torch.where(unmasked & (scale == 0), 1, z * z))
 
 
+def budget(x: Tensor, k: Value) -> Tensor:
+    """clip(x - tau, 0, 1), tau such that the row sums to k."""
+    kth = _kth_largest(x, k)
+    d = (x - kth).clamp(min=-1, max=1)
+    # tau is between the k-th largest entry and 1 below it: bisection finds the entries that are neither 0 nor 1.
+    tau, high = torch.full_like(kth, -1), torch.zeros_like(kth)
+    for _ in range(2 - round(math.log2(torch.finfo(d.dtype).eps))):
+        middle = (tau + high) / 2
+        above = (d.detach() - middle).clamp(min=0, max=1).sum(-1, keepdim=True) > k
+        tau, high = torch.where(above, middle, tau), torch.where(above, high, middle)
+    full = (d >= tau + 1) & (x != -math.inf)
+    inside = (d > tau) & ~full & (x != -math.inf)
+    # This step of Newton's method arrives at the root, and carries the derivatives.
+    p = torch.where(inside, d - tau, full.to(d))
+    excess = (p.sum(-1, keepdim=True) - k) / inside.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(inside, p - excess, p).clamp(min=0, max=1).masked_fill(kth.isnan(), math.nan)
+
+
+def lapsum(x: Tensor, k: Value) -> Tensor:
+    """F(x - b), F the distribution function of Laplace, b such that the row sums to k."""
+    unmasked, kth = x != -math.inf, _kth_largest(x, k)
+    d = torch.where(unmasked, x.to(exact(x)) - kth, 0)
+    k = k.to(d) if isinstance(k, Tensor) else torch.full_like(d[..., :1], k)
+    b = _laplace_threshold(d.masked_fill(~unmasked, -math.inf).detach(), k.detach())
+    b = b.masked_fill(k >= _count(x), -math.inf)
+    # Already at the root: each step of Newton's method carries the derivatives of one more order.
+    for _ in range(2):
+        p, density = _laplace(d - b, unmasked)
+        total = density.sum(-1, keepdim=True)
+        b = b + (p.sum(-1, keepdim=True) - k) / total.masked_fill(total == 0, 1)
+    return _laplace(d - b, unmasked)[0].masked_fill(kth.isnan(), math.nan)
+
+
+def _laplace(u: Tensor, unmasked: Tensor) -> tuple[Tensor, Tensor]:
+    """The distribution function of Laplace and its density."""
+    density = torch.where(unmasked, torch.exp(-u.abs()) / 2, 0)
+    return torch.where(unmasked & (u > 0), 1 - density, density), density
+
+
+def _laplace_threshold(d: Tensor, k: Tensor) -> Tensor:
+    """The root b of sum F(d - b) = k, between two entries: with m above it, m - k = A e^b / 2 - B e^-b / 2."""
+    s, _ = d.sort(-1, descending=True)
+    log_a = F.pad((-s).masked_fill(s == -math.inf, -math.inf).logcumsumexp(-1), (1, 0), value=-math.inf)
+    log_b = F.pad(s.flip(-1).logcumsumexp(-1).flip(-1), (0, 1), value=-math.inf)
+    ranks = torch.arange(1, s.shape[-1] + 1, device=s.device)
+    at_entries = ranks - torch.exp(log_a[..., 1:] + s) / 2 + torch.exp(log_b[..., 1:] - s) / 2
+    m = ((at_entries <= k) & (s != -math.inf)).sum(-1, keepdim=True)
+    log_a, log_b, log_c = log_a.gather(-1, m), log_b.gather(-1, m), (m - k).abs().log()
+    h = torch.logaddexp(log_c, torch.logaddexp(2 * log_c, log_a + log_b) / 2)
+    return torch.where(m > k, h - log_a, log_b - h)
+
+
+def softpick(x: Tensor) -> Tensor:
+    """relu(e^x - 1) / sum |e^x - 1|."""
+    z = torch.where(x != -math.inf, x, 0)
+    m = row_max(z).clamp(min=0).detach()
+    mass = -torch.expm1(-z.abs()) * torch.exp(z.clamp(min=0) - m)  # |e^z - 1| / e^m, which cannot overflow
+    total = mass.sum(-1, keepdim=True)
+    return torch.where(z > 0, mass, mass * 0) / total.masked_fill(total == 0, 1)
+
+
 _FUNCTIONS: list[Callable[..., Tensor]] = [softmax, weighted_softmax, t_softmax, r_softmax, k_softmax]
-_FUNCTIONS += [sparsemax, entmax15, entmax, spherical_softmax]
+_FUNCTIONS += [sparsemax, entmax15, entmax, spherical_softmax, budget, lapsum, softpick]
 OPERATIONS = {function.__name__: function for function in _FUNCTIONS}
 """The operations by name."""
 
@@ -257,6 +319,14 @@ def _neighbours(x: Tensor, rank: Tensor, depth: int) -> tuple[Tensor, Tensor, Te
     lo = x.gather(-1, order.gather(-1, from_top))
     hi = x.gather(-1, order.gather(-1, (from_top - 1).clamp(min=0)))
     return lo, hi, rank - floor
+
+
+def _kth_largest(x: Tensor, k: Value) -> Tensor:
+    """The k-th largest entry, k rounded up, or the last one; NaN if the row or k has no result."""
+    k = k.detach() if isinstance(k, Tensor) else torch.full_like(x[..., :1], k)
+    rank = torch.minimum(k.nan_to_num().ceil().clamp(min=1), _count(x).clamp(min=1)).long() - 1
+    entry = x.detach().sort(-1, descending=True).values.gather(-1, rank)
+    return entry.masked_fill(entry == -math.inf, 0).masked_fill((row_max(x) + k).isnan(), math.nan)
 
 
 def _ranks_and_sorted(d: Tensor) -> tuple[Tensor, Tensor]:

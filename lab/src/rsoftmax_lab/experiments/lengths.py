@@ -1,13 +1,15 @@
 """Attention trained on short contexts, tested on contexts up to 256 times as long; only mapping and scale differ.
 
 Not part of the paper. Softmax disperses as the context grows; the question is whether exact zeros prevent that, and how
-much of it a scale that grows with log n (SSMax; Nakanishi 2025) does by itself. One attention layer with one head and
+much of it a scale that grows with log n (SSMax; Nakanishi 2025) does by itself. The last method, ASEntmax (Vasylenko et
+al. 2025), learns delta + beta log(n)^gamma. One attention layer with one head and
 no positions, so that nothing but attention sees the length. Tasks: the class of the item with the highest priority
 (Veličković et al., 2024), associative recall among distractors that match by half, and the mean of marked items.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -41,8 +43,10 @@ MAPPINGS = {  # with their colours
     "entmax15": "#2d8659",
     "sparsemax": "#6fa8dc",
     "k_softmax": "#f08a24",
+    "lapsum": "#7b4ea3",
 }
-SCALES = (None, "log n")
+SCALES = (None, "log n", "adaptive")
+METHODS = [*product(MAPPINGS, SCALES[:2]), ("entmax15", "adaptive")]  # the last one is ASEntmax
 TIMES = (1, 4, 16, 64, 256)  # the length in tests, as a multiple of the longest in training
 QUICK = ("recall",)
 KEYS = 256  # values of the first and of the second part of a key
@@ -85,8 +89,8 @@ class Run(BaseRun):
     """One training.
 
     Attributes:
-        mapping: r_softmax has r = 0.5, t_softmax a learned t that starts at 4, k_softmax the task's k.
-        scale: "log n" for a learned factor of log n.
+        mapping: r_softmax has r = 0.5, t_softmax a learned t that starts at 4, k_softmax and lapsum the task's k.
+        scale: "log n" for a learned factor of log n; "adaptive" for a learned delta + beta log(n)^gamma.
         steps: of training; None: the task's.
         times: the longest length in tests, as a multiple of the longest in training.
     """
@@ -126,14 +130,8 @@ def main(
 
 
 def grid(tasks: Sequence[str] = tuple(TASKS), seeds: int = 5, **settings: Any) -> list[Run]:
-    """Every mapping with and without the scale."""
-    return [
-        Run(task, mapping, scale, seed, **settings)
-        for seed in range(seeds)
-        for task in tasks
-        for mapping in MAPPINGS
-        for scale in SCALES
-    ]
+    """Every mapping with and without the scale, and ASEntmax."""
+    return [Run(task, *method, seed, **settings) for seed in range(seeds) for task in tasks for method in METHODS]
 
 
 def run(run: Run) -> Record:
@@ -143,7 +141,10 @@ def run(run: Run) -> Record:
     train(model, run)
     lengths = [TASKS[run.task].longest * times for times in TIMES if times <= run.times]
     tests = {str(n): measure(model, run.task, n) for n in lengths}
-    learned = {"t": getattr(model.attention.mapping, "t", None), "s": model.attention.log_scale}
+    names = {"log n": ("s",), "adaptive": ("delta", "beta", "gamma")}.get(run.scale or "", ())
+    learned = {"t": getattr(model.attention.mapping, "t", None)}
+    if model.attention.log_scale is not None:
+        learned |= dict(zip(names, model.attention.log_scale, strict=True))
     return {
         "accuracy": {n: round(accuracy, 5) for n, (accuracy, _) in tests.items()},
         "nonzeros": {n: round(nonzeros, 3) for n, (_, nonzeros) in tests.items()},
@@ -163,8 +164,10 @@ class Model(nn.Module):
             "r_softmax": {"r": 0.5},
             "t_softmax": {"t": torch.tensor([4.0]), "learnable": True},
             "k_softmax": {"k": task.k},
+            "lapsum": {"k": float(task.k)},
         }
-        options: dict[str, Any] = {"mapping": run.mapping, "log_n_scale": run.scale == "log n"}
+        log_n_scale = {None: False, "log n": True}.get(run.scale, run.scale)
+        options: dict[str, Any] = {"mapping": run.mapping, "log_n_scale": log_n_scale}
         self.key: nn.Module = nn.Linear(1, width) if run.task == "max" else nn.Embedding(2 * KEYS, width)
         self.value: nn.Module = nn.Embedding(task.classes, width) if task.classes else nn.Linear(1, width)
         self.item, self.question, self.head = (
@@ -188,7 +191,7 @@ class Model(nn.Module):
 
 
 def train(model: Model, run: Run) -> None:
-    """AdamW with one cycle of the learning rate; t and the factor of log n have a learning rate of their own."""
+    """AdamW with one cycle of the learning rate; t and the scale have a learning rate of their own."""
     task, generator = TASKS[run.task], Generator().manual_seed(run.seed + 1000)
     special = [p for name, p in model.attention.named_parameters() if name in ("mapping.raw_value", "log_scale")]
     rest = [p for p in model.parameters() if all(p is not one for one in special)]
@@ -308,8 +311,10 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         f"""
             Attention is trained on short sets of items and tested on sets up to 256 times as long. One attention layer,
             one head, no position encoding; only the mapping and the scale of the scores differ. r-softmax has r = 0.5,
-            t-softmax a learned t that starts at 4, k-softmax keeps 3 items (8 in the last task). *log n*: the scores
-            are multiplied by s log(n) with a learned s (SSMax). Softmax has zeros where a weight underflows. Accuracy
+            t-softmax a learned t that starts at 4, k-softmax keeps 3 items (8 in the last task), and the weights of
+            LapSum sum to that number. *log n*: the scores are multiplied by s log(n) with a learned s (SSMax).
+            ASEntmax: entmax15 of scores times delta + beta log(n)^gamma, all three learned. Softmax and LapSum have
+            zeros where a weight underflows. Accuracy
             in per cent, {len(trials)} of {len(grid())} runs; seeds: {_seeds(by_task)}; kernels: {kernels}.
         """,
         "![Accuracy against length](lengths.png)",
@@ -324,12 +329,12 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
 
 
 def _title(mapping: str, scale: str | None) -> str:
-    return mapping.replace("_", "-") + (f", {scale}" if scale else "")
+    return "ASEntmax" if scale == "adaptive" else mapping.replace("_", "-") + (f", {scale}" if scale else "")
 
 
 def _curves(trials: list[Trial[Run]], field: str, factor: float = 1.0) -> Curves:
     curves = {}
-    for method in [(mapping, scale) for mapping in MAPPINGS for scale in SCALES]:
+    for method in METHODS:
         some = [record[field] for run, record in trials if (run.mapping, run.scale) == method]
         if some:
             curves[method] = {int(n): Mean.of([factor * values[n] for values in some if n in values]) for n in some[0]}
@@ -354,7 +359,7 @@ def _nonzeros(by_task: dict[str, Curves]) -> Table:
 
 
 def _learned(trials: Trials[Run]) -> Table:
-    """The range of what was learned: t, and the factor s of log n."""
+    """The range of what was learned: t, and the numbers of the scale."""
     values: dict[tuple[str, ...], list[float]] = {}
     for run, record in trials:
         for name, value in record["learned"].items():
@@ -373,13 +378,20 @@ def _seeds(by_task: dict[str, list[Trial[Run]]]) -> str:
     return ", ".join(texts)
 
 
+STYLES = {
+    None: {"linestyle": "--", "marker": "x"},
+    "log n": {"linestyle": "-", "marker": "o"},
+    "adaptive": {"linestyle": ":", "marker": "s"},
+}
+
+
 def figure(by_task: dict[str, Curves], path: Path) -> None:
-    """Accuracy by length: points are means over seeds, bars one standard deviation; solid lines have the log n."""
+    """Accuracy by length: means over seeds, bars one standard deviation; solid lines have log n, dotted is ASEntmax."""
     figure, (axes,) = panels(1, len(by_task), width=4.4, height=4.6)
     for axis, (task, curves) in zip(axes, by_task.items(), strict=True):
         for (mapping, scale), points in curves.items():
             y, spread = [mean.value for mean in points.values()], [mean.spread or 0.0 for mean in points.values()]
-            style: dict[str, Any] = {"linestyle": "-", "marker": "o"} if scale else {"linestyle": "--", "marker": "x"}
+            style: dict[str, Any] = STYLES[scale]
             label = _title(mapping, scale)
             axis.errorbar(
                 list(points), y, spread, color=MAPPINGS[mapping], markersize=4, capsize=2, label=label, **style
