@@ -352,11 +352,13 @@ def test_labels_that_the_model_does_not_know_are_missed_and_named_or_refused(mod
     assert "new.csv, row 2: unknown label 'envy'; the labels are anger, joy, love" in refused
 
 
-def test_a_text_that_is_too_long_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_text_is_truncated_if_asked_and_that_is_told(table: Path, text_encoder: Path, tmp_path: Path) -> None:
+    words: list[Any] = ["--text", "text", "--labels", "labels", "--encoder", text_encoder, "--max-tokens", 24]
+    rsoftmax("train", table, *words, "--out", tmp_path / "model")
     (tmp_path / "long.csv").write_text("text,labels\na,joy\n" + "love " * 20_000 + ",joy\n")
-    done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "long.csv")])
-    assert "1 of 2 texts are longer than 24 tokens and are truncated, the first in row 2" in done.stderr
-    assert len(done.stdout.splitlines()) == 2
+    with pytest.warns(UserWarning, match="1 of 2 texts are longer than 24 tokens and are truncated, the first is item"):
+        said = rsoftmax("predict", tmp_path / "model", tmp_path / "long.csv")
+    assert len(said.splitlines()) == 2
 
 
 def test_fine_tuning_by_command_leaves_a_model_and_no_checkpoints(

@@ -135,13 +135,13 @@ def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
 ) -> None:
     model = LabelModel.from_encoder(text_encoder, NAMES)
     runs: list[int] = []
-    embed = model.embed
+    encode = model.encode
 
-    def counted(items: list[str], **options: bool) -> torch.Tensor:
+    def counted(items: list[str], **options: bool) -> Any:
         runs.append(len(items))
-        return embed(items, **options)
+        return encode(items, **options)
 
-    monkeypatch.setattr(model, "embed", counted)
+    monkeypatch.setattr(model, "encode", counted)
     model.guarantee(MANY, OF_MANY, recall=0.5)
     model.evaluate(TEXTS, LABELS)
     assert runs == [len(MANY), len(TEXTS)]
@@ -275,7 +275,7 @@ def test_a_sentence_transformer_keeps_its_pooling_normalisation_and_tokens(text_
         expected = plain[pooling].embed(TEXTS)
         expected = torch.nn.functional.normalize(expected, dim=-1) if more else expected
         assert_close(model.embed(TEXTS), expected, msg=pooling)
-        assert model.config.max_tokens == 8, pooling
+        assert model.config.windows["tokens"] == model.metadata()["max_tokens"] == 8, pooling
         model.save_pretrained(tmp_path / f"{pooling}-model")
         assert_close(LabelModel.from_pretrained(tmp_path / f"{pooling}-model").embed(TEXTS), expected, msg=pooling)
     for name, settings, more, message in (
@@ -393,11 +393,12 @@ def test_weights_that_are_nan_are_an_error_and_not_no_label(text_encoder: Path) 
             ask(TEXTS)
 
 
-def test_a_long_text_is_truncated_and_an_empty_one_is_read(model: LabelModel) -> None:
+def test_a_long_text_is_truncated_if_asked_and_an_empty_one_is_read(model: LabelModel, text_encoder: Path) -> None:
     long = "love " * 20_000
-    assert model.truncated([*TEXTS, long]) == [6]
+    truncating = LabelModel.from_encoder(text_encoder, NAMES, max_tokens=24)
+    assert truncating.truncated([*TEXTS, long]) == [6]
+    assert truncating.truncated(["?" * 2, "?" * 24]) == [1]  # each a token, and two special ones
     assert len(model.predict([long, ""])) == 2
-    assert model.truncated(["?" * 2, "?" * (model.config.max_tokens or 0)]) == [1]  # each a token, and two special ones
     assert model.predict([]) == []
 
 

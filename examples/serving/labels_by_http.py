@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from rsoftmax.labels import LabelModel
 
-MAX_BYTES, MAX_TEXTS = 1 << 20, 32  # of a request; a text is truncated to the length that the model was trained with
+MAX_BYTES, MAX_TEXTS = 1 << 17, 32  # of a request: the time to read it grows with the length of its texts
 model = LabelModel.from_pretrained(os.environ["MODEL"])
 app = FastAPI(title="Text labels")
 

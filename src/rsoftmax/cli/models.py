@@ -47,7 +47,6 @@ def evaluate(
         separator = separator_of(loaded) if separator is None else separator
         y = table.labels(column_for(loaded, "labels", labels), separator)
     with item_errors(table, items):
-        warn_truncated(loaded, items)
         scores = loaded.evaluate(items, y, strict=strict, verbose=not json)
     if unknown := unknown_labels(y, loaded.names):
         listed = list_names(map(printable, unknown), SHOWN)
@@ -156,14 +155,3 @@ def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
             if table is None or row is None:
                 raise
             raise ValueError(f"{table.path}, row {row}: {match[2] if match else message}") from None
-
-
-def warn_truncated(model: "BaseLabelModel", items: list[Any]) -> None:
-    """Tell the user how many texts are truncated."""
-    if long := model.truncated(items):
-        most = model.metadata()["max_tokens"]
-        typer.echo(
-            f"{len(long)} of {len(items)} texts are longer than {most} tokens and are truncated, the first in row"
-            f" {long[0] + 1}",
-            err=True,
-        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of, warn_truncated
+from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
@@ -66,7 +66,6 @@ def predict(
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
     with item_errors(inputs.table, inputs.items):
-        warn_truncated(loaded, inputs.items)
         output = loaded.outputs(inputs.items)
     predicted = loaded.name_labels(output)
     every = loaded.name_labels(output, every_label=True) if every_label or figures else []

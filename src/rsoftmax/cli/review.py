@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of, warn_truncated
+from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of
 from rsoftmax.cli.predict import ASKED, csv_lines, label_cells
 from rsoftmax.labels.models.card import count_of
 
@@ -67,7 +67,6 @@ def review(
         if any(cell not in (None, "", []) for cell in table.cells.get(label_column, ())):
             raise ValueError(f"{table.path}: the column {label_column!r} has labels already; rename or empty it")
     with item_errors(table, items):
-        warn_truncated(loaded, items)
         reviewed = loaded.review(items, verbose=True)
     queue = sorted((row for row, item in enumerate(reviewed) if item.asked), key=lambda r: -reviewed[r].corrections)
     decided = [row for row, item in enumerate(reviewed) if not item.asked]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rsoftmax.cli.arguments import parameters, usage_errors
-from rsoftmax.cli.models import item_errors, read_items, register_sparse_attention, warn_truncated
+from rsoftmax.cli.models import item_errors, read_items, register_sparse_attention
 from rsoftmax.cli.predict import ASKED
 from rsoftmax.labels.models.card import count_of, share
 
@@ -150,7 +150,6 @@ def train(
         options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
     try:
         with item_errors(table, items):
-            warn_truncated(model, items)
             model.fit(items, y, **settings, **_training(finetune, options))
     except KeyboardInterrupt:
         left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"

@@ -22,6 +22,7 @@ from rsoftmax.labels.estimators.training import Network, Samples, TrainingData, 
 from rsoftmax.labels.evaluation import evaluate
 from rsoftmax.labels.head import MultiLabelHead, resolve_rule
 from rsoftmax.labels.rules import Output, Scores
+from rsoftmax.labels.windows import Windows, pool_scores
 from rsoftmax.mappings import softmax
 
 __all__ = ["SparseLabelClassifier"]
@@ -274,6 +275,9 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return Samples(self._preprocess(X), Y)
 
     def _check_features(self, X: Matrix, reset: bool = False) -> Matrix:
+        if isinstance(X, Windows):  # of a LabelModel
+            self.n_features_in_ = X.shape[1]
+            return X
         allow_nd = self.backbone is not None
         return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float32, allow_nd=allow_nd)
 
@@ -301,14 +305,15 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._auto_batch_size = LARGE_BATCH if len(samples) >= MANY_SAMPLES else SMALL_BATCH
         backbone = (self.n_features_in_, *self.hidden_layer_sizes) if self.backbone is None else self.backbone
         dropout = self._training.input_dropout, self._training.dropout
-        example = samples.features(torch.arange(min(len(samples), 2), device="cpu"))
+        example: Any = samples.features(torch.arange(min(len(samples), 2), device="cpu"))
 
         def create() -> Network:
             network = Network(backbone, len(self.classes_), self._head_arguments(), self._seed(), dropout, example)
             return network.to(self.device)
 
         networks = [create()]
-        n, self._auto_epochs = _affordable(len(samples) * sum(weights.numel() for weights in networks[0].parameters()))
+        rows = len(samples.X.x) if isinstance(samples.X, Windows) else len(samples)
+        n, self._auto_epochs = _affordable(rows * sum(weights.numel() for weights in networks[0].parameters()))
         n = n if self.n_estimators == "auto" else self.n_estimators
         self.estimators_ = networks + [create() for _ in range(min(n, len(samples)) - 1)]
         self._optimizers = [torch.optim.AdamW(network.parameters()) for network in self.estimators_]
@@ -414,9 +419,13 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     @torch.no_grad()
     def _scores(self, samples: Samples, networks: Sequence[Network]) -> Iterator[Scores]:
         """The mean scores of some networks, batch by batch."""
+
+        def mean(x: Tensor) -> Scores:
+            scores = [network.eval().scores(x) for network in networks]
+            return _by_field(scores, lambda values: torch.stack(values).mean(0))
+
         for index in samples.batches(max(self._batch_size, 512)):
-            scores = [network.eval().scores(samples.features(index)) for network in networks]
-            yield _by_field(scores, lambda values: torch.stack(values).mean(0))
+            yield pool_scores(mean, samples.features(index))
 
 
 def _affordable(work: int) -> tuple[int, int]:

@@ -12,14 +12,18 @@ from rsoftmax.labels.estimators.options import HeadOptions, TrainingOptions
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models.base import LabelNetwork
+from rsoftmax.labels.windows import Windows
 
 CONSTANT = 1e-6  # standard deviation up to which a feature counts as constant
 
 
+Features = Tensor | Windows
+
+
 def fit_features(
-    x: Tensor,
+    x: Features,
     y: Tensor,
-    held_out: tuple[Tensor, Tensor] | None,
+    held_out: tuple[Features, Tensor] | None,
     names: Sequence[str],
     head_arguments: dict[str, Any],
     *,
@@ -30,7 +34,7 @@ def fit_features(
     """Train a :class:`SparseLabelClassifier` on standardised features and merge its ensemble.
 
     Args:
-        x: features [samples, d].
+        x: features [samples, d], or those of the windows of each sample.
         y: labels [samples, K], 0 or 1, NaN where unknown; samples without a known label are left out.
         held_out: features and labels of held-out samples, in place of folds.
         names: the names of the labels.
@@ -40,7 +44,8 @@ def fit_features(
     Returns:
         A single network for features that are not standardised, and its evaluation on held-out samples.
     """
-    shift, spread = x.mean(0), x.std(0, correction=0)
+    rows = x.x if isinstance(x, Windows) else x
+    shift, spread = rows.mean(0), rows.std(0, correction=0)
     scale = spread.where(spread > CONSTANT, torch.inf)
     choices = {name: head_arguments[name] for name in ("mapping", "loss", "rule") if name in head_arguments}
     decoder = {name: value for name, value in head_arguments.items() if name not in choices}
@@ -49,17 +54,21 @@ def fit_features(
     head = replace(head or HeadOptions(), **choices)
     training = replace(training or TrainingOptions(), preprocessing=None)
     model = SparseLabelClassifier(head=head, training=training, **decoder | settings)
-    validation = None if held_out is None else ((held_out[0] - shift) / scale, held_out[1])
-    fit_mergeable(model, (x - shift) / scale, y, names, validation)
+
+    def standardise(x: Features) -> Features:
+        return x.map(lambda x: (x - shift) / scale) if isinstance(x, Windows) else (x - shift) / scale
+
+    validation = None if held_out is None else (standardise(held_out[0]), held_out[1])
+    fit_mergeable(model, standardise(x), y, names, validation)
     return merge(model, shift, scale), model.evaluation_
 
 
 def fit_mergeable(
     model: SparseLabelClassifier,
-    x: Tensor,
+    x: Features,
     y: Tensor,
     names: Sequence[str],
-    held_out: tuple[Tensor, Tensor] | None = None,
+    held_out: tuple[Features, Tensor] | None = None,
 ) -> SparseLabelClassifier:
     """Fit a classifier on the samples of which a label is known; raise before if it could not be merged."""
     check_mergeable(model)
@@ -69,9 +78,10 @@ def fit_mergeable(
     return model.fit(*_known_samples(x, y), classes=names, validation=validation)
 
 
-def _known_samples(x: Tensor, y: Tensor) -> tuple[Any, Any]:
+def _known_samples(x: Features, y: Tensor) -> tuple[Any, Any]:
     known = ~y.isnan().all(1)
-    return x[known].numpy(), y[known].numpy()
+    samples = x[known]
+    return samples if isinstance(samples, Windows) else samples.numpy(), y[known].numpy()
 
 
 def check_mergeable(model: SparseLabelClassifier) -> None:

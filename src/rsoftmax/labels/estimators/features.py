@@ -36,7 +36,7 @@ class Embedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         source: a folder or hub id of a transformers encoder or a SentenceTransformer.
         pooling, normalize, max_tokens: as in :meth:`rsoftmax.labels.LabelModel.from_encoder`. Default: those of
-            the SentenceTransformer, or the mean over at most 256 tokens.
+            the SentenceTransformer, or the mean. A long text gets the mean of the features of its windows.
         batch_size: items per batch.
         verbose: 1 shows a progress bar.
 

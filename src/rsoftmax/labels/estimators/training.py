@@ -19,6 +19,7 @@ from rsoftmax.labels.decoding import Decoder
 from rsoftmax.labels.estimators.targets import Matrix, has_unknown
 from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.rules import Output, Scores
+from rsoftmax.labels.windows import Windows, pool_scores
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -29,7 +30,7 @@ class Samples:
     """Features, labels and weights of samples, on the CPU, whatever torch's default device.
 
     Args:
-        X: features, dense or sparse, samples first.
+        X: features, dense or sparse, samples first; or those of the windows of each sample.
         Y: labels [samples, K], dense or sparse, NaN where unknown.
         weight: weights of the samples, [samples].
         class_weight: weights of negative and positive entries of each label, [2, K].
@@ -37,7 +38,7 @@ class Samples:
 
     def __init__(self, X: Matrix, Y: Matrix = None, weight: Matrix = None, class_weight: Tensor | None = None) -> None:
         self.X, self.Y, self.weight = (
-            values if values is None or sp.issparse(values) or isinstance(values, Tensor) else _tensor(values)
+            values if values is None or sp.issparse(values) or isinstance(values, Tensor | Windows) else _tensor(values)
             for values in (X, Y, weight)
         )
         self.class_weight = class_weight
@@ -54,9 +55,10 @@ class Samples:
         batches: Sequence[Tensor] = order.split(size)
         return batches
 
-    def features(self, index: Tensor) -> Tensor:
+    def features(self, index: Tensor) -> Tensor | Windows:
         """The features of some samples, dense."""
-        return _dense(self.X, index)
+        features: Tensor | Windows = _dense(self.X, index)
+        return features
 
     def targets(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
         """Labels of some samples, and weights [n, 1], [n, K] or None; unknown labels have the weight 0."""
@@ -72,7 +74,8 @@ class Samples:
 
     def labels(self) -> Tensor:
         """All labels, dense; NaN where unknown."""
-        return _dense(self.Y, torch.arange(len(self), device="cpu"))
+        labels: Tensor = _dense(self.Y, torch.arange(len(self), device="cpu"))
+        return labels
 
     def take(self, index: Tensor) -> "Samples":
         """Some of the samples, with their labels and weights."""
@@ -80,7 +83,7 @@ class Samples:
         return Samples(self.X[index.numpy()], self.Y[index.numpy()], weight, self.class_weight)
 
 
-def _dense(rows: Matrix, index: Tensor) -> Tensor:
+def _dense(rows: Matrix, index: Tensor) -> Any:
     return _tensor(rows[index.numpy()].toarray()) if sp.issparse(rows) else rows[index]
 
 
@@ -291,7 +294,7 @@ def _run_epoch(
     batches, losses = samples.batches(batch_size, order), []
     with torch.set_grad_enabled(optimizer is not None):
         for index in batches:
-            scores, (y, weight) = network.scores(samples.features(index)), samples.targets(index)
+            scores, (y, weight) = pool_scores(network.scores, samples.features(index)), samples.targets(index)
             weight = None if weight is None else weight.to(scores.logits)
             loss = network.head.loss(scores, y.to(scores.logits), weight=weight)
             if optimizer is not None:

@@ -16,6 +16,7 @@ from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
+from rsoftmax.labels.windows import Windows, pool_scores
 
 __all__ = ["BaseLabelModel", "LabelNetwork", "indicator"]
 
@@ -60,13 +61,13 @@ class LabelNetwork(nn.Module):
         """The number of hidden units; 0: no hidden layer."""
         return sum(layer.out_features for layer in self.hidden if isinstance(layer, nn.Linear))
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor | Windows) -> Output:
         """Map features to marginals and labels."""
         return self.head.decode(self.scores(x))
 
-    def scores(self, x: Tensor) -> Scores:
-        """Map features to scores, all that the loss needs."""
-        return self.head.scores(self.hidden(x))
+    def scores(self, x: Tensor | Windows) -> Scores:
+        """Map features to scores, all that the loss needs; those of windows are pooled."""
+        return pool_scores(lambda x: self.head.scores(self.hidden(x)), x)
 
 
 class BaseLabelModel(ABC):
@@ -104,7 +105,11 @@ class BaseLabelModel(ABC):
 
     @abstractmethod
     def embed(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor:
-        """The features of items, as the network takes them, [items, d], on the CPU."""
+        """The features of items, [items, d], on the CPU."""
+
+    def encode(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor | Windows:
+        """The features of items, as the network takes them, on the CPU."""
+        return self.embed(items, verbose=verbose)
 
     @abstractmethod
     def example(self) -> dict[str, Tensor]:
@@ -189,7 +194,7 @@ class BaseLabelModel(ABC):
         Raises:
             ValueError: if the output is NaN.
         """
-        return self._decode(self.embed(items, verbose=verbose))
+        return self._decode(self.encode(items, verbose=verbose))
 
     def name_labels(self, output: Output, *, every_label: bool = False) -> list[dict[str, float]]:
         """The predicted labels, or all of them, of each item of an output with their marginals, as in :meth:`predict`.
@@ -247,7 +252,7 @@ class BaseLabelModel(ABC):
             ValueError: these items cannot guarantee the level; the message says how many are needed.
         """
         items, y = self._checked(items, y)
-        x = self.embed(items, verbose=verbose)
+        x = self.encode(items, verbose=verbose)
         log_odds = self._decode(x).log_odds
         assert log_odds is not None  # the head computes them
         threshold, controlled = guaranteed_threshold(log_odds, y.double(), **level)
@@ -279,7 +284,7 @@ class BaseLabelModel(ABC):
         rules = self.network.head.decoder.constraints
         if rules.exclusive:
             raise ValueError("review: exclusive labels cannot keep a guarantee; leave out exclusive")
-        log_odds = self._decode(self.embed(items, verbose=verbose)).log_odds
+        log_odds = self._decode(self.encode(items, verbose=verbose)).log_odds
         assert log_odds is not None  # the head computes them
         accept, reject = review_thresholds(log_odds.double(), y, **level)
         if len(reject) > 1:
@@ -346,7 +351,7 @@ class BaseLabelModel(ABC):
         return items, matrix
 
     @torch.inference_mode()
-    def _decode(self, x: Tensor) -> Output:
+    def _decode(self, x: Tensor | Windows) -> Output:
         """Labels from features, on the CPU."""
         output = self.network(x.to(next(self.network.parameters()).device))
         output = Output(*(None if part is None else part.cpu() for part in output))  # type: ignore[arg-type]

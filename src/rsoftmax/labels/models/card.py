@@ -58,7 +58,7 @@ def _about_table(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _about_encoder(settings: dict[str, Any]) -> dict[str, str]:
-    item = "image" if settings.get("max_tokens") is None else "text"
+    item = "text" if settings.get("max_tokens") or settings.get("windows") else "image"
     labels = count_of(len(settings.get("id2label") or (0, 1)), "label")  # transformers leaves out LABEL_0 and LABEL_1
     encoder = settings["encoder"]["model_type"]
     what = f"a {encoder} encoder with an rsoftmax head for {labels}"

@@ -1,6 +1,7 @@
 """Labels for texts and images: an encoder from transformers with a multi-label head."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -33,11 +34,15 @@ from rsoftmax.labels.models.inputs import (
     pool,
 )
 from rsoftmax.labels.rules import Output
+from rsoftmax.labels.windows import Windows
+from rsoftmax.nn import SparsePooling
 
 __all__ = ["LabelModel", "LabelModelConfig", "LabelOutput"]
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-MAX_TOKENS = 256  # the default, unless the encoder takes fewer
+MAX_TOKENS = 256  # of a window: the default, unless the encoder takes fewer
+OVERLAP = 0.25  # of two windows
+POOLING: dict[str, Any] = {"mapping": "sparsemax"}  # of their scores
 MIN_TOKENS = 4  # two words between the special tokens
 BATCH_SIZE = 32
 
@@ -52,7 +57,9 @@ class LabelModelConfig(PreTrainedConfig):
         features: the number of features.
         hidden: the number of hidden units between features and head; 0: no hidden layer.
         head: the arguments of :class:`rsoftmax.labels.MultiLabelHead`.
-        max_tokens: the number of tokens to which texts are truncated; None for images.
+        max_tokens: the number of tokens to which texts are truncated; None: they are not.
+        windows: how long texts are read: the number of tokens of a window, the overlap of two windows, and the mapping
+            that pools their scores with its parameter. None: for images, and if texts are truncated to one window.
         columns: the columns of the training table by role: text or image, labels, separator.
         evaluation: :meth:`rsoftmax.labels.Evaluation.as_dict` on held-out items.
         review: levels and thresholds of :meth:`rsoftmax.labels.BaseLabelModel.review`.
@@ -72,6 +79,7 @@ class LabelModelConfig(PreTrainedConfig):
         hidden: int = 0,
         head: dict[str, Any] | None = None,
         max_tokens: int | None = None,
+        windows: dict[str, Any] | None = None,
         columns: dict[str, str] | None = None,
         evaluation: dict[str, Any] | None = None,
         review: dict[str, Any] | None = None,
@@ -82,9 +90,12 @@ class LabelModelConfig(PreTrainedConfig):
             raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {listed}")
         if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
             raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
+        if windows is not None and not MIN_TOKENS <= windows["overlap"] + MIN_TOKENS <= windows["tokens"]:
+            raise ValueError(f"LabelModel: windows need {MIN_TOKENS} tokens more than their overlap, got {windows}")
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.normalize, self.features, self.hidden = pooling, normalize, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens
+        self.windows: Any = windows
         self.columns, self.evaluation, self.review = dict(columns or {}), evaluation, review
         entry = vars(self.encoder).pop(ENTRY, None) if self.encoder is not None else None
         if entry is not None:  # the mapping of the attention, with its parameters, belongs to the whole model
@@ -158,6 +169,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         pooling: str | None = None,
         normalize: bool | None = None,
         max_tokens: int | None = None,
+        window: int | None = None,
         **head: Any,
     ) -> Self:
         """Put a new, untrained head on a pre-trained encoder.
@@ -170,8 +182,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             pooling: "mean" over tokens, the default for texts; "cls", the first token; "max" over tokens; "pooled", the
                 encoder's own pooler output, the default for images.
             normalize: scale features to length 1. Default: False.
-            max_tokens: the number of tokens to which texts are truncated. Default: 256, or the
-                encoder's maximum if that is lower.
+            max_tokens: truncate texts to this number of tokens. Default: texts of any length are read as a whole.
+            window: the number of tokens that the encoder reads at once. Longer texts are read in windows of this size,
+                each sharing a quarter with the next one. Default: 256, or the encoder's maximum if that is lower.
             head: further arguments of the head: rule, loss, beta, min_labels, max_labels.
         """
         names = check_names(labels)
@@ -180,16 +193,18 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         pooling = pooling or layout.pooling or ("mean" if is_text else "pooled")
         if absent := sorted(name for name in missing if pooling == "pooled" or not name.startswith("pooler.")):
             raise ValueError(f"{source}: its weights lack {absent[0]}, which would be initialized at random")
+        rule = resolve_rule(**{name: head[name] for name in ("mapping", "loss", "rule") if name in head})
         if is_text:
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
-            max_tokens = min(layout.max_tokens or MAX_TOKENS if max_tokens is None else max_tokens, most)
-        rule = resolve_rule(**{name: head[name] for name in ("mapping", "loss", "rule") if name in head})
+            tokens = min(window or max_tokens or layout.max_tokens or MAX_TOKENS, most)
+            max_tokens = tokens if max_tokens is None and rule.name != "expected_f1" else max_tokens
         config = LabelModelConfig(
             encoder=network.config.to_dict(),
             pooling=pooling,
             normalize=layout.normalize if normalize is None else normalize,
             head={"average": average, **head} if rule.name == "expected_f1" else head,
             max_tokens=max_tokens if is_text else None,
+            windows=_windows(tokens) if is_text and (max_tokens is None or max_tokens > tokens) else None,
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
         )
@@ -275,7 +290,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """Prepares texts or images for the encoder."""
         if self.processor is None:
             raise ValueError("LabelModel: no tokenizer or image processor; set model.processor")
-        return Inputs(self.processor, self.main_input_name, self.config.max_tokens)
+        return _inputs(self.processor, self.main_input_name, self.config)
 
     def forward(
         self,
@@ -305,11 +320,30 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         x = pool(self.config.pooling, self.encoder(**inputs), inputs.get("attention_mask")).float()
         return nn.functional.normalize(x, dim=-1) if self.config.normalize else x
 
-    @torch.inference_mode()
     def embed(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, verbose: bool = False) -> Tensor:
-        """The features of texts or images, [items, features], on the CPU."""
+        """The features of texts or images, [items, features], on the CPU; of a long text, the mean of its windows."""
+        x = self.encode(items, batch_size=batch_size, verbose=verbose)
+        return x.mean() if isinstance(x, Windows) else x
+
+    @torch.inference_mode()
+    def encode(self, items: Sequence[Any], *, batch_size: int = BATCH_SIZE, verbose: bool = False) -> Tensor | Windows:
+        """The features of texts or images, on the CPU; those of all windows, if a text has several.
+
+        Warns of texts that are truncated.
+        """
         inputs = self.inputs
         items = inputs.check(items)
+        warn_truncated(inputs, items)
+        spans = [inputs.spans(text) for text in items] if self.config.windows else []
+        if all(len(windows) == 1 for windows in spans):
+            return self._embed(items, batch_size, verbose)
+        passages = [text[start:end] for text, windows in zip(items, spans, strict=True) for start, end in windows]
+        counts = torch.tensor([len(windows) for windows in spans])
+        return Windows(self._embed(passages, batch_size, verbose), counts, self.window_pooling())
+
+    def _embed(self, items: Sequence[Any], batch_size: int, verbose: bool) -> Tensor:
+        """The features of images, or of texts that the encoder reads at once."""
+        inputs = self.inputs
         self.train(False)
         x = torch.zeros(len(items), self.config.features)
         with tqdm(total=len(items), unit="items", desc="embedding", disable=not verbose) as bar:
@@ -318,6 +352,12 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
                 x[indices] = self.features(**{name: value.to(self.device) for name, value in tensors.items()}).cpu()
                 bar.update(len(indices))
         return x
+
+    def window_pooling(self) -> SparsePooling:
+        """Pools the scores of the windows of a text."""
+        settings = self.config.windows or {}
+        options = {name: value for name, value in settings.items() if name not in ("tokens", "overlap")}
+        return SparsePooling(nn.Identity(), **options)
 
     def example(self) -> dict[str, Tensor]:
         """The tensors of two items."""
@@ -329,11 +369,12 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return output
 
     def metadata(self) -> dict[str, Any]:
-        """The number of tokens to which texts are truncated."""
-        return {} if self.config.max_tokens is None else {"max_tokens": self.config.max_tokens}
+        """The number of tokens that the encoder reads at once."""
+        tokens = self.config.windows["tokens"] if self.config.windows else self.config.max_tokens
+        return {} if tokens is None else {"max_tokens": tokens}
 
     def truncated(self, items: Sequence[Any]) -> list[int]:
-        """The indices of texts with more than ``max_tokens`` tokens."""
+        """The indices of texts with more than ``max_tokens`` tokens, if there is such a number."""
         return self.inputs.truncated(items)
 
     def fit(self, items: Sequence[Any], y: Labels, *, finetune: bool = False, **settings: Any) -> Self:
@@ -371,13 +412,14 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         """
         settings |= {"random_state": random_state, "verbose": verbose}
         if finetune:
+            warn_truncated(self.inputs, items)
             return finetuning.finetune(self, items, y, validation, **settings)
         try:
             from rsoftmax.labels.estimators.ensemble import fit_features
         except ImportError as missing:
             raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
-        x = self.embed(items, verbose=verbose)
-        held_out = None if validation is None else (self.embed(validation[0], verbose=verbose), validation[1])
+        x = self.encode(items, verbose=verbose)
+        held_out = None if validation is None else (self.encode(validation[0], verbose=verbose), validation[1])
         network, scores = fit_features(x, y, held_out, self.names, self.config.head, **settings)
         self.network = network.to(self.device)
         self.config.hidden = network.width
@@ -392,13 +434,31 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return self
 
 
+def warn_truncated(inputs: Inputs, items: Sequence[Any]) -> None:
+    """Warn of texts that are truncated."""
+    if long := inputs.truncated(items):
+        warnings.warn(
+            f"{len(long)} of {len(items)} texts are longer than {inputs.max_tokens} tokens and are truncated, the first"
+            f" is item {long[0] + 1}",
+            stacklevel=3,
+        )
+
+
+def _windows(tokens: int) -> dict[str, Any]:
+    """The settings of windows of this many tokens."""
+    return {"tokens": tokens, "overlap": round(OVERLAP * tokens), **POOLING}
+
+
+def _inputs(processor: Any, main_input: str, config: LabelModelConfig) -> Inputs:
+    windows = (config.windows["tokens"], config.windows["overlap"]) if config.windows else None
+    return Inputs(processor, main_input, config.max_tokens, windows)
+
+
 @torch.inference_mode()
 def _count_features(network: PreTrainedModel, processor: Any, config: LabelModelConfig) -> int:
     """The number of features of an encoder, from a run with example items."""
     kind, pooling = type(network).__name__, config.pooling
-    tensors = Inputs(processor, network.main_input_name, config.max_tokens).batch(
-        example_items(network.main_input_name)
-    )
+    tensors = _inputs(processor, network.main_input_name, config).batch(example_items(network.main_input_name))
     output = network(**tensors)
     if pooling == "pooled" and getattr(output, "pooler_output", None) is None:
         raise ValueError(f"{kind} has no pooler output; pass pooling='mean' or 'cls'")

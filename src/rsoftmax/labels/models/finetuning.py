@@ -89,6 +89,13 @@ def finetune(
             "fine-tuning: epochs and lr must be positive and batch_size at least 1,"
             f" got epochs={epochs!r}, lr={lr!r}, batch_size={batch_size!r}"
         )
+    inputs, parts = model.inputs, [items, held_out[0] if held_out else []]
+    if long := [text for part in parts for text in part if model.config.windows and len(inputs.spans(text)) > 1]:
+        tokens = model.config.windows["tokens"]
+        raise ValueError(
+            f"fine-tuning reads {tokens} tokens at once, and {len(long)} texts are longer; truncate them by"
+            f" max_tokens={tokens}, or train without fine-tuning"
+        )
     train = (items, y)
     if held_out is None:
         train, held_out = split(items, y, random_state, VALIDATION_FRACTION)

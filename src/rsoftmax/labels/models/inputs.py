@@ -1,6 +1,7 @@
 """From texts and images to the tensors of an encoder, and from its output to one feature vector per item."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from rsoftmax._transformers import check_source, check_unicode, quiet
 TEXT, IMAGE = "input_ids", "pixel_values"
 """The main input of an encoder, as transformers names it."""
 POOLINGS = ("mean", "cls", "max", "pooled")
+Span = tuple[int, int]
+"""The first character of a passage, and the one behind its last."""
 MAX_CHARACTERS = 100  # per token, of texts that are shortened before the tokenizer sees them
 
 
@@ -123,11 +126,12 @@ class Inputs:
     Args:
         processor: a tokenizer or an image processor.
         main_input: the encoder's main input, ``"input_ids"`` or ``"pixel_values"``.
-        max_tokens: the number of tokens to which texts are truncated.
+        max_tokens: the number of tokens to which texts are truncated; None: they are not.
+        windows: the number of tokens that the encoder reads at once, and of those that two windows share.
     """
 
-    def __init__(self, processor: Any, main_input: str, max_tokens: int | None) -> None:
-        self.processor, self.main_input, self.max_tokens = processor, main_input, max_tokens
+    def __init__(self, processor: Any, main_input: str, max_tokens: int | None, windows: Span | None = None) -> None:
+        self.processor, self.main_input, self.max_tokens, self.windows = processor, main_input, max_tokens, windows
 
     def check(self, items: Iterable[Any]) -> list[Any]:
         """The items as a list; raises unless all are texts, or images."""
@@ -147,8 +151,9 @@ class Inputs:
     def batch(self, items: Sequence[Any]) -> dict[str, Tensor]:
         """The tensors of a few items."""
         if self.main_input == TEXT:
-            options = {"truncation": True, "max_length": self.max_tokens, "padding": True, "return_tensors": "pt"}
-            encoded = self.processor([self._cut(text) for text in items], **options)
+            most = self.windows[0] if self.windows else self.max_tokens
+            options = {"truncation": True, "max_length": most, "padding": True, "return_tensors": "pt"}
+            encoded = self.processor([self._cut(text, most) for text in items], **options)
             return {name: encoded[name] for name in (TEXT, "attention_mask")}
         from rsoftmax.labels.models.images import open_image, upright
 
@@ -167,12 +172,43 @@ class Inputs:
         """The indices of texts with more than ``max_tokens`` tokens."""
         if self.main_input != TEXT or self.max_tokens is None:
             return []
-        tokens = (self.processor(self._cut(text))[TEXT] for text in self.check(texts))
+        tokens = (self.processor(self._cut(text, self.max_tokens), verbose=False)[TEXT] for text in self.check(texts))
         return [index for index, ids in enumerate(tokens) if len(ids) > self.max_tokens]
 
-    def _cut(self, text: str) -> str:
-        """The part of a text that the tokenizer gets: more characters than ``max_tokens`` tokens have."""
-        return text if self.max_tokens is None else text[: MAX_CHARACTERS * self.max_tokens]
+    def spans(self, text: str) -> list[Span]:
+        """The windows of a text, as characters: all of it if it fits in one.
+
+        Their distances are equal. They begin and end between words, unless a word is longer than their overlap.
+        """
+        whole = [(0, len(text))]
+        special = self.processor.num_special_tokens_to_add()
+        if self.windows is None or len(text.encode()) <= self.windows[0] - special:  # a token has a byte or more
+            return whole
+        size, overlap = self.windows[0] - special, self.windows[1]
+        if not self.processor.is_fast:
+            raise ValueError(
+                f"{type(self.processor).__name__} cannot tell where a token begins, so that there are no windows; pass"
+                f" max_tokens={self.windows[0]} to truncate"
+            )
+        options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+        encoded = self.processor(self._cut(text, self.max_tokens), **options)
+        words, offsets = encoded.word_ids(), encoded["offset_mapping"]
+        tokens = len(words) if self.max_tokens is None else min(len(words), self.max_tokens - special)
+        if tokens <= size:
+            return whole
+
+        def boundary(token: int, step: int) -> int:
+            """The nearest boundary of words in one direction."""
+            near = range(token, token + step * (overlap // 2 + 1), step)
+            return next((at for at in near if at in (0, tokens) or words[at] != words[at - 1]), token)
+
+        count = math.ceil((tokens - overlap) / (size - overlap))
+        starts = [round(i * (tokens - size) / (count - 1)) for i in range(count)]
+        return [(offsets[boundary(i, 1)][0], offsets[boundary(i + size, -1) - 1][1]) for i in starts]
+
+    def _cut(self, text: str, tokens: int | None) -> str:
+        """The part of a text that the tokenizer gets: more characters than so many tokens have."""
+        return text if tokens is None else text[: MAX_CHARACTERS * tokens]
 
 
 def example_items(main_input: str) -> list[Any]:
