@@ -12,8 +12,17 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from rsoftmax import entmax
-from rsoftmax.losses import entmax15_loss, entmax_loss, sparsemax_loss
+from rsoftmax import entmax, normmax, use_kernels
+from rsoftmax.losses import (
+    Entmax15Loss,
+    EntmaxLoss,
+    NormmaxLoss,
+    SparsemaxLoss,
+    entmax15_loss,
+    entmax_loss,
+    normmax_loss,
+    sparsemax_loss,
+)
 
 ALPHAS = (1.0, 1.25, 1.5, 2.0, 3.0)
 LOSSES: dict[str, tuple[Callable[..., Tensor], float]] = {
@@ -36,6 +45,30 @@ def test_equals_its_formula(alpha: float) -> None:
     assert_close(entmax_loss(x, Y, alpha, reduction="none"), torch.tensor(expected, dtype=torch.float64))
     for_each_row = torch.full((4, 1), alpha, dtype=torch.float64)
     assert_close(entmax_loss(x, Y, for_each_row, reduction="none"), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, 6.0])
+def test_the_loss_of_normmax_equals_its_formula_and_its_gradient_is_p_less_the_target(alpha: float) -> None:
+    x = spread_apart((4, 6)).requires_grad_()
+    p = normmax(x.detach(), alpha)
+    expected = 1 - (p**alpha).sum(-1) ** (1 / alpha) + (p * x).sum(-1) - x.gather(-1, Y[:, None]).squeeze(-1)
+    loss = normmax_loss(x, Y, alpha, reduction="none")
+    assert_close(loss, expected)
+    assert_close(torch.autograd.grad(loss.sum(), x)[0], p - F.one_hot(Y, 6))
+    for_each_row = torch.full((4, 1), alpha, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x, a: normmax_loss(x, Y, a, reduction="none"), (x, for_each_row))
+    with use_kernels("reference"):
+        assert gradgradcheck(lambda x: normmax_loss(x, Y, alpha, reduction="none"), (x,), atol=1e-4)
+    easy = 9.0 * F.one_hot(Y, 6).double()
+    assert (normmax_loss(easy, Y, alpha, reduction="none") == 0).all()
+
+
+def test_a_loss_is_a_module_with_torchs_settings() -> None:
+    x, y = spread_apart((4, 6)), torch.tensor([1, 5, 5, 2])
+    losses = ((EntmaxLoss, entmax_loss, [1.25]), (NormmaxLoss, normmax_loss, [2.0]))
+    for kind, function, arguments in (*losses, (Entmax15Loss, entmax15_loss, []), (SparsemaxLoss, sparsemax_loss, [])):
+        for options in ({}, {"reduction": "sum"}, {"reduction": "none", "ignore_index": 5}):
+            assert torch.equal(kind(*arguments, **options)(x, y), function(x, y, *arguments, **options))
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -93,6 +93,7 @@ def test_the_default_choices() -> None:
         "softmax": "softmax_cross_entropy",
         "sparsemax": "sparsemax_huber_loss",
         "sparsehourglass": "sparsehourglass_hinge_loss",
+        "budget": "budget_loss",
     }
     assert {MultiLabelHead(4, 7).decoder.average, Decoder(3).average} == {"micro"}
 

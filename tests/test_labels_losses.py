@@ -51,6 +51,11 @@ def sparsemax_huber_loss(z: Row, y: Row) -> float:
     return float(-eta @ z + (z[p > 0] ** 2 - tau**2).sum() / 2 + (eta**2).sum() / 2)
 
 
+def budget_loss(z: Row, y: Row) -> float:
+    p = oracle.budget(z, y.sum())
+    return float(y @ y / 2 - y @ z - (p @ p / 2 - p @ z))
+
+
 def sparsemax_hinge_loss(z: Row, y: Row) -> float:
     return spread(z, y) + pairs(z, y, eta_of(y).max())
 
@@ -77,8 +82,9 @@ def zlpr_loss(z: Row, y: Row) -> float:
 BY_HAND: dict[str, Callable[[Row, Row], float]] = {
     f.__name__: f
     for f in (
-        multilabel_r_softmax_loss, softmax_cross_entropy, sparsemax_huber_loss, sparsemax_hinge_loss,
-        sparsehourglass_hinge_loss, sigmoid_binary_cross_entropy, multilabel_t_softmax_loss, zlpr_loss,
+        multilabel_r_softmax_loss, softmax_cross_entropy, sparsemax_huber_loss, budget_loss,
+        sparsemax_hinge_loss, sparsehourglass_hinge_loss, sigmoid_binary_cross_entropy,
+        multilabel_t_softmax_loss, zlpr_loss,
     )
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from strategies import FLOATS, Draw, examples
 from torch import Tensor
 from torch.testing import assert_close
 
-from rsoftmax import MAPPINGS, r_softmax, sparsemax, use_kernels, weighted_softmax
+from rsoftmax import MAPPINGS, budget, r_softmax, sparsemax, use_kernels, weighted_softmax
 from rsoftmax.labels import (
     RULES,
     ExpectedF1Classifier,
@@ -78,6 +78,11 @@ def sparsemax_huber_loss(z: Tensor, y: Tensor) -> Tensor:
     return loss * y.any(-1)
 
 
+def budget_loss(z: Tensor, y: Tensor) -> Tensor:
+    p = budget(z, y.sum(-1, keepdim=True).to(z.dtype))
+    return (z * (p - y)).sum(-1) + (y**2 - p**2).sum(-1) / 2
+
+
 def sparsemax_hinge_loss(z: Tensor, y: Tensor) -> Tensor:
     return spread(z, y) + hinge(z, y, margin(y))
 
@@ -100,7 +105,7 @@ PAIR_BY_PAIR: dict[str, Callable[..., Tensor]] = {
     f.__name__: f
     for f in (
         multilabel_r_softmax_loss, multilabel_t_softmax_loss, softmax_cross_entropy, sparsemax_huber_loss,
-        sparsemax_hinge_loss, sparsehourglass_hinge_loss, sigmoid_binary_cross_entropy, zlpr_loss,
+        budget_loss, sparsemax_hinge_loss, sparsehourglass_hinge_loss, sigmoid_binary_cross_entropy, zlpr_loss,
     )
 }  # fmt: skip
 PARAMETERS = {  # the domain of the loss's parameter

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from rsoftmax._rows import check_input, check_value
 from rsoftmax._tensors import Value, all_or_none, at_least_float32, shape_of
-from rsoftmax.mappings import Q, hourglass_scale, r_softmax, sparsemax, weighted_softmax
+from rsoftmax.mappings import Q, budget, hourglass_scale, r_softmax, sparsemax, weighted_softmax
 
 __all__ = [
+    "budget_loss",
     "label_count_loss",
     "label_rate_loss",
     "multilabel_r_softmax_loss",
@@ -125,12 +126,28 @@ def sparsemax_huber_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction
     Reference: Martins & Astudillo, From softmax to sparsemax (2016), section 3.4.
     """
     z, y, eta = _prepare("sparsemax_huber_loss", logits, labels)
-    z = z - z.amax(-1, keepdim=True).detach()  # p - eta sums to zero: the shift changes only the rounding
-    p = sparsemax(z)
-    fit = (torch.where(z == -torch.inf, 0, z) * (p - eta)).sum(-1)
-    return reduce_samples(
-        "sparsemax_huber_loss", y.any(-1) * ((eta.square() - p.square()).sum(-1) / 2 + fit), reduction
-    )
+    return reduce_samples("sparsemax_huber_loss", y.any(-1) * _fenchel_young(z, sparsemax(z), eta), reduction)
+
+
+def budget_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
+    r"""The Fenchel-Young loss of budget; convex, its gradient is ``budget(z, k) - y`` with the number k of labels.
+
+    .. math:: \tfrac12 \|y\|^2 - \tfrac12 \|p\|^2 + z \cdot (p - y), \qquad p = \mathrm{budget}(z, \|y\|_1)
+
+    Args:
+        logits, labels: [..., K]; the labels 0 or 1.
+        reduction: "batchmean", "sum" or "none", over samples.
+
+    Example:
+        >>> budget_loss(torch.tensor([2.0, 1.0, 0.8, -1.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(0.1600)
+
+    Zero exactly where every positive logit is at least 1 above every negative one.
+
+    Reference: Blondel et al., Learning with Fenchel-Young losses (2020), for k-subsets.
+    """
+    z, y, _ = _prepare("budget_loss", logits, labels)
+    return reduce_samples("budget_loss", _fenchel_young(z, budget(z, y.sum(-1, keepdim=True)), y), reduction)
 
 
 def sparsemax_hinge_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchmean") -> Tensor:
@@ -270,6 +287,13 @@ def zlpr_loss(logits: Tensor, labels: Tensor, *, reduction: Reduction = "batchme
     negative = torch.cat([zero, z.masked_fill(y == 1, never)], -1).logsumexp(-1)
     positive = torch.cat([zero, (-z).masked_fill(y == 0, never)], -1).logsumexp(-1)
     return reduce_samples("zlpr_loss", negative + positive, reduction)
+
+
+def _fenchel_young(z: Tensor, p: Tensor, target: Tensor) -> Tensor:
+    """(target^2 - p^2) / 2 + z (p - target), summed over labels; p is the projection of z."""
+    z = z - z.amax(-1, keepdim=True).detach()  # p - target sums to zero: the shift changes only the rounding
+    fit = (torch.where(z == -torch.inf, 0, z) * (p - target)).sum(-1)
+    return (target.square() - p.square()).sum(-1) / 2 + fit
 
 
 def _misses(z: Tensor, y: Tensor) -> Tensor:

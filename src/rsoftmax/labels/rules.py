@@ -23,7 +23,7 @@ __all__ = ["RULES", "Output", "RankingRule", "Rule", "Scores"]
 # Losses that train a ranking of the labels.
 RANKING_LOSSES = (
     "softmax_cross_entropy", "sparsemax_huber_loss", "sparsemax_hinge_loss", "sparsehourglass_hinge_loss",
-    "sigmoid_binary_cross_entropy", "zlpr_loss",
+    "sigmoid_binary_cross_entropy", "zlpr_loss", "budget_loss",
 )  # fmt: skip
 MASKABLE = "sigmoid_binary_cross_entropy"  # the loss that takes a weight for each label
 
@@ -348,6 +348,7 @@ class ByMapping(Rule):
             "softmax": "softmax_cross_entropy",
             "sparsemax": "sparsemax_huber_loss",
             "sparsehourglass": "sparsehourglass_hinge_loss",
+            "budget": "budget_loss",
         }
         return own.get(self.mapping, "sparsemax_hinge_loss")
 
