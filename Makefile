@@ -5,7 +5,7 @@ PARALLEL := --numprocesses auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 DECLARED := pyproject.toml lab/pyproject.toml constraints.txt setup.py $(wildcard $(addprefix src/rsoftmax/kernels/cpu/csrc/*/,*.cpp *.h))
 
-.PHONY: demo check test test-all test-wide test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
+.PHONY: demo check test test-all coverage test-wide test-fragile browser test-gpu test-oldest sanitize compilers fuzz tables docs dist dist-check clean
 
 demo: .venv/installed-demo
 	@$(BIN)/rsoftmax demo
@@ -30,6 +30,10 @@ test-all: check test-wide
 test-wide: .venv/installed-wide
 	@RSOFTMAX_TEST_LIBRARY=wide $(BIN)/pytest $(PARALLEL) --short tests/test_kernels.py tests/test_attention_kernel.py \
 		tests/test_attention.py tests/test_vector_width.py tests/test_properties_attention.py tests/test_properties_mappings.py
+
+# The lines that the short suite runs, by file; TESTS=... selects other tests.
+coverage: .venv/installed-dev
+	@$(BIN)/pytest $(PARALLEL) $(or $(TESTS),--short) --cov=rsoftmax --cov=rsoftmax_lab --cov-report=term:skip-covered
 
 # Tests whose verdict depends on instruction sets, threads or seeds: the short suite in seven environments, or
 # TESTS="-m train" and other arguments of pytest.

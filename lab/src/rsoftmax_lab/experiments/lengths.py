@@ -402,5 +402,5 @@ def figure(by_task: dict[str, Curves], path: Path) -> None:
         axis.set_xlabel("items (grey: in training)", fontsize=9)
         tidy(axis)
     axes[0].set_ylabel("accuracy, %", fontsize=9)
-    legend(figure, axes, columns=6)
+    legend(figure, axes, columns=2 * len(by_task))
     save_figure(figure, path)

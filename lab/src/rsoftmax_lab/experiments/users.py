@@ -105,7 +105,7 @@ def _forest(seed: int) -> RandomForestClassifier:
 
 
 METHODS: dict[str, Method] = {
-    "net": Method("SparseLabelClassifier", lambda seed: SparseLabelClassifier(random_state=seed)),
+    "net": Method("SparseLabelClassifier", lambda seed: SparseLabelClassifier(verbose=0, random_state=seed)),
     "logistic": Method("logistic regression", _logistic),
     "forest": Method("random forest", _forest),
     "extra_trees": Method("extra trees", lambda seed: ExtraTreesClassifier(random_state=seed)),
