@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
-from rsoftmax.labels import LabelModel, TrainingOptions
+from rsoftmax.labels import EncoderModel, TrainingOptions
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
@@ -51,9 +51,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def model(text_encoder: Path) -> LabelModel:
+def model(text_encoder: Path) -> EncoderModel:
     torch.manual_seed(0)
-    return LabelModel.from_encoder(text_encoder, NAMES, "macro").fit(TEXTS * 6, LABELS * 6, **QUICK)
+    return EncoderModel.from_encoder(text_encoder, NAMES, "macro").fit(TEXTS * 6, LABELS * 6, **QUICK)
 
 
 def test_every_mapping_of_a_row_has_a_panel_and_a_line() -> None:
@@ -96,7 +96,7 @@ def test_gradients_are_differences_of_the_highest_probability() -> None:
     assert len(found) == len(MAPPINGS)
 
 
-def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: LabelModel) -> None:
+def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: EncoderModel) -> None:
     assert other_averages(model) == ["micro", "samples"]
     for text in TEXTS:
         lines = show_labels(model, text)[1]
@@ -106,19 +106,19 @@ def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: LabelMode
 
 
 def test_an_image_gets_its_labels(image_encoder: Path) -> None:
-    model = LabelModel.from_encoder(image_encoder, NAMES)
+    model = EncoderModel.from_encoder(image_encoder, NAMES)
     image = Image.new("RGB", (20, 30), (200, 0, 0))
     assert [line[0] for line in show_labels(model, image)[1]] == list(model.predict([image], every_label=True)[0])
 
 
 def test_a_model_with_another_rule_is_compared_with_all_three_averages(text_encoder: Path) -> None:
-    model = LabelModel.from_encoder(text_encoder, NAMES, rule="threshold")
+    model = EncoderModel.from_encoder(text_encoder, NAMES, rule="threshold")
     assert other_averages(model) == ["micro", "macro", "samples"]
     assert {len(line) for line in show_labels(model, TEXTS[0])[1]} == {6}
 
 
-def test_the_labels_for_samples_are_those_of_a_model_trained_for_it(model: LabelModel, text_encoder: Path) -> None:
-    other = LabelModel.from_encoder(text_encoder, NAMES, "samples")
+def test_the_labels_for_samples_are_those_of_a_model_trained_for_it(model: EncoderModel, text_encoder: Path) -> None:
+    other = EncoderModel.from_encoder(text_encoder, NAMES, "samples")
     state = {name: value for name, value in model.state_dict().items() if not name.endswith("decoder.threshold")}
     other.network = type(model.network)(16, len(NAMES), model.network.width, average="samples")
     other.load_state_dict(state, strict=False)
@@ -126,14 +126,14 @@ def test_the_labels_for_samples_are_those_of_a_model_trained_for_it(model: Label
     assert torch.equal(labels_for("samples", model, output), other.outputs(TEXTS).labels)
 
 
-def test_the_threshold_for_another_average_is_half_the_held_out_f1(model: LabelModel) -> None:
+def test_the_threshold_for_another_average_is_half_the_held_out_f1(model: EncoderModel) -> None:
     assert_close(half_f1("micro", model), torch.tensor([model.evaluation["micro"] / 2]))
     assert_close(half_f1("macro", model), torch.tensor([one["f1"] / 2 for one in model.evaluation["labels"]]))
     output = model.outputs(TEXTS)
     assert torch.equal(labels_for("micro", model, output), output.marginals > model.evaluation["micro"] / 2)
 
 
-def test_the_bars_of_labels_show_their_thresholds(model: LabelModel) -> None:
+def test_the_bars_of_labels_show_their_thresholds(model: EncoderModel) -> None:
     cuts = thresholds(model)
     assert list(cuts) == NAMES
     every, predicted = model.predict([TEXTS[0]], every_label=True)[0], model.predict_labels([TEXTS[0]])[0]

@@ -13,7 +13,7 @@ from browsers import PATIENCE, page_of, playwright
 from encoders import LABELS, NAMES, TEXTS
 from servers import served
 
-from rsoftmax.labels import LabelModel, TrainingOptions
+from rsoftmax.labels import EncoderModel, TrainingOptions
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
 QUICK: dict[str, Any] = {
@@ -33,7 +33,7 @@ expect = playwright.expect
 def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("page") / "model"
-    LabelModel.from_encoder(text_encoder, NAMES, "macro").fit(TEXTS * 6, LABELS * 6, **QUICK).save_pretrained(folder)
+    EncoderModel.from_encoder(text_encoder, NAMES, "macro").fit(TEXTS * 6, LABELS * 6, **QUICK).save_pretrained(folder)
     return folder
 
 
@@ -90,7 +90,7 @@ def test_on_a_phone_the_panels_keep_their_size_and_the_page_is_no_wider_than_the
 def test_a_typed_text_gets_its_labels(opened: Any, model: Path) -> None:
     opened.get_by_role("tab", name="Labels").click()
     opened.get_by_label("Text").fill(TEXTS[0])
-    for name, marginal in LabelModel.from_pretrained(model).predict([TEXTS[0]])[0].items():
+    for name, marginal in EncoderModel.from_pretrained(model).predict([TEXTS[0]])[0].items():
         expect(line(opened, name).get_by_role("gridcell").nth(1)).to_have_text(f"{marginal:.3f}", timeout=PATIENCE)
         expect(line(opened, name).get_by_role("gridcell").nth(2)).to_have_text("✓", timeout=PATIENCE)
 

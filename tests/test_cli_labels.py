@@ -76,7 +76,7 @@ def test_a_trained_model_is_evaluated_asked_and_exported(model: Path, table: Pat
 
 
 def test_texts_come_as_words_lines_or_a_table_and_go_as_lines_json_or_csv(model: Path, table: Path) -> None:
-    loaded = LabelModel.from_pretrained(model)
+    loaded = LabelModel.load(model)
     (found,) = loaded.predict(["I love it"])
     listed = ", ".join(f"{name} {p:.3f}" for name, p in found.items()) or "no label"
     assert rsoftmax("predict", model, "I love it", "so happy").splitlines()[0] == f"I love it: {listed}"
@@ -258,7 +258,7 @@ def test_options_that_would_have_no_effect_are_refused(
     assert "separator of labels is empty" in rsoftmax("train", table, *texts, "--separator", "", code=2)
     assert "separator of labels is empty" in rsoftmax("evaluate", model, table, "--separator", "", code=2)
     assert "for --plot" in rsoftmax("evaluate", model, table, "--plot", "scores.gif", code=2)
-    assert "LabelModel is not an encoder" in rsoftmax("train", table, *texts, "--encoder", model, code=2)
+    assert "EncoderModel is not an encoder" in rsoftmax("train", table, *texts, "--encoder", model, code=2)
     assert not list(tmp_path.iterdir())
 
 
@@ -317,7 +317,7 @@ def test_mistakes_in_options_are_answered(
     assert "is not one of 'micro', 'macro', 'samples'" in rsoftmax(
         "train", table, "--text", "text", "--average", "weighted", *words, code=2
     )
-    assert "Invalid value for --finetune: has an effect only with --text or --image" in rsoftmax(
+    assert "Invalid value for --finetune: has an effect only with --encoder or --image" in rsoftmax(
         "train", table, "--features", "u", "--finetune", *words, code=2
     )
     assert "row 1: the file" in rsoftmax("train", table, "--image", "text", "--encoder", text_encoder, *words, code=2)
@@ -394,3 +394,16 @@ def test_fine_tuning_goes_on_after_ctrl_c_and_after_a_kill(table: Path, text_enc
 def checkpoints(folder: Path) -> set[int]:
     """The steps after which fine-tuning has written one."""
     return {int(path.parent.name.split("-")[1]) for path in folder.glob(".*/checkpoint-*/trainer_state.json")}
+
+
+def test_without_an_encoder_texts_are_labelled_by_their_words(table: Path, tmp_path: Path) -> None:
+    columns: list[Any] = ["--text", "text", "--labels", "labels"]
+    said = rsoftmax("train", table, *columns, "--out", tmp_path / "words")
+    assert "cross-validated on" in said
+    (line,) = rsoftmax("predict", tmp_path / "words", TEXTS[0], "--json").splitlines()
+    assert json.loads(line)["labels"] == LabelModel.load(tmp_path / "words").predict(TEXTS[:1])[0]
+    assert json.loads(rsoftmax("evaluate", tmp_path / "words", table, "--json"))["num_samples"] == len(ROWS)
+    assert "has an effect only with --encoder or --image" in rsoftmax(
+        "train", table, *columns, "--out", tmp_path / "new", "--finetune", code=2
+    )
+    assert "train with --encoder" in rsoftmax("export", tmp_path / "words", "--onnx", tmp_path / "m.onnx", code=2)

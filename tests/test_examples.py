@@ -15,7 +15,7 @@ from servers import served
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import EncoderModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
@@ -58,7 +58,7 @@ def client(model: Path) -> Iterator[httpx.Client]:
 
 @pytest.mark.process
 def test_the_service_answers_what_the_model_says(client: httpx.Client, model: Path) -> None:
-    loaded = LabelModel.from_pretrained(model)
+    loaded = EncoderModel.from_pretrained(model)
     assert client.get("/labels").json() == loaded.names
     answers = client.post("/predict", json={"texts": TEXTS}).json()
     for answer, chosen, every in zip(
@@ -96,5 +96,5 @@ def test_the_exported_file_answers_without_torch(model: Path, tmp_path: Path) ->
     exported = CliRunner().invoke(app, ["export", str(model), "--onnx", str(tmp_path / "labels.onnx")])
     assert exported.exit_code == 0, exported.output
     said = run(tmp_path, EXAMPLES / "serving" / "onnx_in_ten_lines.py", "labels.onnx", model, *TEXTS).splitlines()
-    for text, line, found in zip(TEXTS, said, LabelModel.from_pretrained(model).predict(TEXTS), strict=True):
+    for text, line, found in zip(TEXTS, said, EncoderModel.from_pretrained(model).predict(TEXTS), strict=True):
         assert ast.literal_eval(line.removeprefix(f"{text} ")) == pytest.approx(found, abs=2e-3)

@@ -1,4 +1,4 @@
-"""LabelModel: trained, asked, saved and loaded; texts and images prepared; bad input refused."""
+"""EncoderModel: trained, asked, saved and loaded; texts and images prepared; bad input refused."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, BertModel, TrainerControl, Train
 
 from rsoftmax._transformers import load_pretrained
 from rsoftmax.attention.transformers import head_parameters, set_attention
-from rsoftmax.labels import Embedder, ExpectedF1Classifier, LabelModel, LabelModelConfig, TrainingOptions, indicator
+from rsoftmax.labels import Embedder, EncoderModel, EncoderModelConfig, ExpectedF1Classifier, TrainingOptions, indicator
 from rsoftmax.labels.models.finetuning import ProgressBar, last_checkpoint
 
 QUICK: dict[str, Any] = {
@@ -38,7 +38,7 @@ COLOURS = {"red": (200, 0, 0), "blue": (0, 0, 200)}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-def with_random_head(model: LabelModel) -> LabelModel:
+def with_random_head(model: EncoderModel) -> EncoderModel:
     """The model with weights and biases that tell items apart."""
     torch.manual_seed(1)
     with torch.no_grad():
@@ -48,13 +48,13 @@ def with_random_head(model: LabelModel) -> LabelModel:
 
 
 @pytest.fixture(scope="module")
-def model(text_encoder: Path) -> LabelModel:
-    return with_random_head(LabelModel.from_encoder(text_encoder, NAMES, "macro"))
+def model(text_encoder: Path) -> EncoderModel:
+    return with_random_head(EncoderModel.from_encoder(text_encoder, NAMES, "macro"))
 
 
 @pytest.fixture(scope="module")
-def seeing(image_encoder: Path) -> LabelModel:
-    return with_random_head(LabelModel.from_encoder(image_encoder, ["blue", "red"]))
+def seeing(image_encoder: Path) -> EncoderModel:
+    return with_random_head(EncoderModel.from_encoder(image_encoder, ["blue", "red"]))
 
 
 def images() -> tuple[list[Image.Image], list[list[str]]]:
@@ -63,14 +63,14 @@ def images() -> tuple[list[Image.Image], list[list[str]]]:
 
 
 @torch.no_grad()
-def loss_of(model: LabelModel, items: list[Any], labels: list[list[str]]) -> float:
+def loss_of(model: EncoderModel, items: list[Any], labels: list[list[str]]) -> float:
     model.eval()  # type: ignore[no-untyped-call]
     return float(model(**model.inputs.batch(items), labels=indicator(labels, model.names)).loss)
 
 
 def test_training_the_head_lowers_the_loss_and_evaluates_held_out_rows(text_encoder: Path) -> None:
     torch.manual_seed(0)
-    model = LabelModel.from_encoder(text_encoder, NAMES)
+    model = EncoderModel.from_encoder(text_encoder, NAMES)
     before, encoder = loss_of(model, TEXTS, LABELS), model.encoder.state_dict()
     assert model.fit(MANY, OF_MANY, **QUICK) is model
     assert loss_of(model, TEXTS, LABELS) < before
@@ -81,12 +81,12 @@ def test_training_the_head_lowers_the_loss_and_evaluates_held_out_rows(text_enco
 
 @pytest.mark.train
 def test_a_guarantee_holds_out_a_fifth_and_is_saved(text_encoder: Path, tmp_path: Path) -> None:
-    model = LabelModel.from_encoder(text_encoder, NAMES, "samples")
+    model = EncoderModel.from_encoder(text_encoder, NAMES, "samples")
     model.fit(MANY * 3, OF_MANY * 3, guarantee={"recall": 0.8}, **QUICK)
     assert model.evaluation["guarantee"] == "recall of a sample at least 0.8, in expectation"
     assert model.evaluation["num_samples"] == round(0.2 * 3 * len(MANY))
     model.save_pretrained(tmp_path / "model")
-    again = LabelModel.from_pretrained(tmp_path / "model")
+    again = EncoderModel.from_pretrained(tmp_path / "model")
     assert again.config.head["average"] == "micro"
     assert again.predict(TEXTS) == model.predict(TEXTS)
 
@@ -100,13 +100,13 @@ def test_a_single_label_and_images_are_trained_too(text_encoder: Path, image_enc
         (image_encoder, ["blue", "red"], items, names),
     ):
         torch.manual_seed(0)
-        model = LabelModel.from_encoder(encoder, kinds)
+        model = EncoderModel.from_encoder(encoder, kinds)
         before = loss_of(model, given, labels)
         assert loss_of(model.fit(given, labels, **QUICK), given, labels) < before, kinds
         assert model.evaluation["num_samples"] == len(given)
 
 
-def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) -> None:
+def test_predictions_are_marginals_the_most_probable_first(model: EncoderModel) -> None:
     every = model.predict(TEXTS, every_label=True)
     marginals = model.outputs(TEXTS).marginals
     for row, found in zip(marginals, every, strict=True):
@@ -116,24 +116,24 @@ def test_predictions_are_marginals_the_most_probable_first(model: LabelModel) ->
         assert chosen.items() <= found.items()
 
 
-def test_the_saved_folder_is_the_whole_model(model: LabelModel, seeing: LabelModel, tmp_path: Path) -> None:
+def test_the_saved_folder_is_the_whole_model(model: EncoderModel, seeing: EncoderModel, tmp_path: Path) -> None:
     for one, items in ((model, TEXTS), (seeing, images()[0])):
         folder = tmp_path / one.modality
         one.save(folder)
-        again, auto = LabelModel.load(folder), AutoModel.from_pretrained(folder)
-        assert type(auto) is LabelModel
+        again, auto = EncoderModel.load(folder), AutoModel.from_pretrained(folder)
+        assert type(auto) is EncoderModel
         assert again.predict(items) == auto.predict(items) == one.predict(items)
-        assert isinstance(AutoConfig.from_pretrained(folder), LabelModelConfig)
+        assert isinstance(AutoConfig.from_pretrained(folder), EncoderModelConfig)
         assert f"# Multi-label classifier for {one.modality}s" in (folder / "README.md").read_text()
         assert not [path for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pkl")]
-        _, report = LabelModel.from_pretrained(folder, output_loading_info=True)
+        _, report = EncoderModel.from_pretrained(folder, output_loading_info=True)
         assert not report["missing_keys"]
 
 
 def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
     text_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = LabelModel.from_encoder(text_encoder, NAMES)
+    model = EncoderModel.from_encoder(text_encoder, NAMES)
     runs: list[int] = []
     encode = model.encode
 
@@ -147,31 +147,31 @@ def test_a_guarantee_and_an_evaluation_run_the_encoder_once(
     assert runs == [len(MANY), len(TEXTS)]
 
 
-def test_the_card_holds_the_evaluation(model: LabelModel, tmp_path: Path) -> None:
+def test_the_card_holds_the_evaluation(model: EncoderModel, tmp_path: Path) -> None:
     model.config.evaluation = model.evaluate(TEXTS, LABELS).as_dict()
     model.save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text()
     assert "| macro F1 |" in card
     assert "| anger |" in card
     assert "Held-out predictions for 6 rows" in card
-    assert LabelModel.from_pretrained(tmp_path).evaluation == json.loads(json.dumps(model.evaluation))
+    assert EncoderModel.from_pretrained(tmp_path).evaluation == json.loads(json.dumps(model.evaluation))
 
 
-def test_the_weights_are_one_file_whatever_shards_are_asked_for(model: LabelModel, tmp_path: Path) -> None:
+def test_the_weights_are_one_file_whatever_shards_are_asked_for(model: EncoderModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, max_shard_size="1KB")
     assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["model.safetensors"]
-    assert LabelModel.from_pretrained(tmp_path).predict(TEXTS) == model.predict(TEXTS)
+    assert EncoderModel.from_pretrained(tmp_path).predict(TEXTS) == model.predict(TEXTS)
 
 
 @pytest.mark.process
-def test_a_saved_model_predicts_where_only_transformers_is_installed(model: LabelModel, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_where_only_transformers_is_installed(model: EncoderModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "model")
     code = """
 import sys
 for name in ("sklearn", "scipy", "pandas", "PIL", "matplotlib", "typer", "onnx"):
     sys.modules[name] = None
-from rsoftmax.labels import LabelModel
-print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
+from rsoftmax.labels import EncoderModel
+print(EncoderModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "model"], capture_output=True, text=True, check=False)
     assert sorted(done.stdout) == sorted(f"{model.predict_labels(['I love it'])}\n"), done.stderr
@@ -179,13 +179,13 @@ print(LabelModel.from_pretrained(sys.argv[1]).predict_labels(["I love it"]))
 
 @pytest.mark.process
 def test_a_sparse_model_is_loaded_in_a_new_process_once_its_attention_is_registered(
-    model: LabelModel, tmp_path: Path
+    model: EncoderModel, tmp_path: Path
 ) -> None:
     model.save(tmp_path / "dense")
-    sparse = LabelModel.load(tmp_path / "dense")
+    sparse = EncoderModel.load(tmp_path / "dense")
     set_attention(sparse, "r_softmax", r=0.4)
     sparse.save(tmp_path / "sparse")
-    load = "import sys; from rsoftmax.labels import LabelModel; LabelModel.load(sys.argv[1])"
+    load = "import sys; from rsoftmax.labels import EncoderModel; EncoderModel.load(sys.argv[1])"
     register = "from rsoftmax.attention import register_attention; register_attention(); "
     for code, message in ((load, "register_attention() before loading it"), (register + load, "")):
         words = [sys.executable, "-c", code, str(tmp_path / "sparse")]
@@ -194,14 +194,14 @@ def test_a_sparse_model_is_loaded_in_a_new_process_once_its_attention_is_registe
         assert (done.returncode == 0) == (not message), done.stderr
 
 
-def test_sparse_attention_is_saved_with_the_model(model: LabelModel, tmp_path: Path) -> None:
+def test_sparse_attention_is_saved_with_the_model(model: EncoderModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "dense")
-    sparse = LabelModel.from_pretrained(tmp_path / "dense")
+    sparse = EncoderModel.from_pretrained(tmp_path / "dense")
     set_attention(sparse, "r_softmax", r=[0.2, 0.5])
     found = sparse.outputs(TEXTS).marginals
     assert not torch.allclose(found, model.outputs(TEXTS).marginals)
     sparse.save_pretrained(tmp_path / "sparse")
-    again = LabelModel.from_pretrained(tmp_path / "sparse")
+    again = EncoderModel.from_pretrained(tmp_path / "sparse")
     assert_close(again.outputs(TEXTS).marginals, found)
     assert_close(head_parameters(again).values, torch.tensor([[0.2, 0.2], [0.5, 0.5]]))
 
@@ -212,20 +212,20 @@ def test_a_sparse_encoder_becomes_a_sparse_model(text_encoder: Path, tmp_path: P
     encoder.save_pretrained(tmp_path / "encoder")
     for path in text_encoder.glob("*token*"):
         (tmp_path / "encoder" / path.name).write_bytes(path.read_bytes())
-    model = LabelModel.from_encoder(tmp_path / "encoder", NAMES)
+    model = EncoderModel.from_encoder(tmp_path / "encoder", NAMES)
     assert_close(head_parameters(model).values, torch.full((2, 2), 0.4))
     model.save_pretrained(tmp_path / "model")
-    assert_close(LabelModel.from_pretrained(tmp_path / "model").embed(TEXTS), model.embed(TEXTS))
+    assert_close(EncoderModel.from_pretrained(tmp_path / "model").embed(TEXTS), model.embed(TEXTS))
 
 
-def test_padding_changes_no_prediction(model: LabelModel) -> None:
+def test_padding_changes_no_prediction(model: EncoderModel) -> None:
     together = model.embed(TEXTS)
     alone = torch.cat([model.embed([text]) for text in TEXTS])
     assert_close(together, alone, atol=1e-5, rtol=1e-4)
     assert_close(model.embed(TEXTS, batch_size=2), together, atol=1e-5, rtol=1e-4)
 
 
-def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
+def test_forward_takes_what_the_tokenizer_returns(model: EncoderModel) -> None:
     y = indicator(LABELS, NAMES)
     tensors = model.processor(TEXTS, padding=True, return_tensors="pt")
     assert "token_type_ids" in tensors
@@ -238,7 +238,7 @@ def test_forward_takes_what_the_tokenizer_returns(model: LabelModel) -> None:
 
 def test_every_pooling_gives_features(text_encoder: Path) -> None:
     for pooling in ("mean", "cls", "max", "pooled"):
-        model = LabelModel.from_encoder(text_encoder, NAMES, pooling=pooling)
+        model = EncoderModel.from_encoder(text_encoder, NAMES, pooling=pooling)
         assert model.embed(TEXTS).shape == (6, 16), pooling
 
 
@@ -262,7 +262,7 @@ def test_a_sentence_transformer_keeps_its_pooling_normalisation_and_tokens(text_
     mean = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     largest = {"pooling_mode_max_tokens": True, "include_prompt": True}
     plain = {
-        pooling: LabelModel.from_encoder(text_encoder, NAMES, pooling=pooling) for pooling in ("mean", "cls", "max")
+        pooling: EncoderModel.from_encoder(text_encoder, NAMES, pooling=pooling) for pooling in ("mean", "cls", "max")
     }
     cases: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
         ("mean", mean, ("Normalize",), ""),
@@ -271,13 +271,13 @@ def test_a_sentence_transformer_keeps_its_pooling_normalisation_and_tokens(text_
     ]
     for pooling, settings, more, path in cases:
         folder = sentence_transformer(text_encoder, tmp_path / pooling, settings, *more, path=path)
-        model = LabelModel.from_encoder(folder, NAMES)
+        model = EncoderModel.from_encoder(folder, NAMES)
         expected = plain[pooling].embed(TEXTS)
         expected = torch.nn.functional.normalize(expected, dim=-1) if more else expected
         assert_close(model.embed(TEXTS), expected, msg=pooling)
         assert model.config.windows["tokens"] == model.metadata()["max_tokens"] == 8, pooling
         model.save_pretrained(tmp_path / f"{pooling}-model")
-        assert_close(LabelModel.from_pretrained(tmp_path / f"{pooling}-model").embed(TEXTS), expected, msg=pooling)
+        assert_close(EncoderModel.from_pretrained(tmp_path / f"{pooling}-model").embed(TEXTS), expected, msg=pooling)
     for name, settings, more, message in (
         ("dense", mean, ("Dense",), "label models do not support Dense"),
         ("both", mean | largest, (), r"unknown pooling 'mean\+max'"),
@@ -285,12 +285,12 @@ def test_a_sentence_transformer_keeps_its_pooling_normalisation_and_tokens(text_
     ):
         folder = sentence_transformer(text_encoder, tmp_path / name, settings, *more)
         with pytest.raises(ValueError, match=message):
-            LabelModel.from_encoder(folder, NAMES)
+            EncoderModel.from_encoder(folder, NAMES)
 
 
 def test_an_embedder_feeds_scikit_learn_pipelines(text_encoder: Path) -> None:
     embedder = Embedder(text_encoder, normalize=True)
-    expected = LabelModel.from_encoder(text_encoder, NAMES, normalize=True).embed(TEXTS)
+    expected = EncoderModel.from_encoder(text_encoder, NAMES, normalize=True).embed(TEXTS)
     assert_close(torch.from_numpy(embedder.transform(TEXTS)), expected)
     assert len(embedder.get_feature_names_out()) == 16
     assert len(pickle.dumps(embedder)) < 1000
@@ -305,9 +305,9 @@ class StopError(Exception):
 
 @pytest.mark.train
 def test_fine_tuning_lowers_the_loss_and_resumes_as_if_it_had_not_stopped(text_encoder: Path, tmp_path: Path) -> None:
-    def new() -> LabelModel:
+    def new() -> EncoderModel:
         torch.manual_seed(0)
-        return LabelModel.from_encoder(text_encoder, NAMES)
+        return EncoderModel.from_encoder(text_encoder, NAMES)
 
     thesis, foreign = tmp_path / "checkpoint-7" / "thesis.docx", tmp_path / "checkpoint-99" / "trainer_state.json"
     for path, content in ((thesis, "mine"), (foreign, "{}")):
@@ -351,7 +351,7 @@ def test_the_bar_of_fine_tuning_that_stops_early_ends_at_100_percent(capsys: pyt
 def test_fine_tuning_moves_the_encoder_and_leaves_checkpoints_of_others(text_encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint-2").mkdir()
     (tmp_path / "checkpoint-2" / "thesis.docx").write_text("mine")
-    model = LabelModel.from_encoder(text_encoder, NAMES)
+    model = EncoderModel.from_encoder(text_encoder, NAMES)
     before = {name: tensor.clone() for name, tensor in model.encoder.state_dict().items()}
     model.fit(TEXTS * 2, LABELS * 2, checkpoints=tmp_path, **{**FINETUNE, "epochs": 1})
     assert any(not torch.equal(before[name], tensor) for name, tensor in model.encoder.state_dict().items())
@@ -365,7 +365,7 @@ def test_fine_tuning_moves_the_encoder_and_leaves_checkpoints_of_others(text_enc
 
 
 def test_the_last_checkpoint_is_complete_and_incomplete_ones_lose_only_their_own_files(
-    model: LabelModel, tmp_path: Path
+    model: EncoderModel, tmp_path: Path
 ) -> None:
     for step in (2, 4, 6, 8):
         model.save_pretrained(tmp_path / f"checkpoint-{step}")
@@ -385,7 +385,7 @@ def test_the_last_checkpoint_is_complete_and_incomplete_ones_lose_only_their_own
 
 
 def test_weights_that_are_nan_are_an_error_and_not_no_label(text_encoder: Path) -> None:
-    broken = LabelModel.from_encoder(text_encoder, NAMES)
+    broken = EncoderModel.from_encoder(text_encoder, NAMES)
     with torch.no_grad():
         broken.network.head.get_parameter("logits.bias").fill_(torch.nan)
     for ask in (broken.predict, broken.predict_labels, lambda texts: broken.evaluate(texts, LABELS)):
@@ -393,16 +393,16 @@ def test_weights_that_are_nan_are_an_error_and_not_no_label(text_encoder: Path) 
             ask(TEXTS)
 
 
-def test_a_long_text_is_truncated_if_asked_and_an_empty_one_is_read(model: LabelModel, text_encoder: Path) -> None:
+def test_a_long_text_is_truncated_if_asked_and_an_empty_one_is_read(model: EncoderModel, text_encoder: Path) -> None:
     long = "love " * 20_000
-    truncating = LabelModel.from_encoder(text_encoder, NAMES, max_tokens=24)
+    truncating = EncoderModel.from_encoder(text_encoder, NAMES, max_tokens=24)
     assert truncating.truncated([*TEXTS, long]) == [6]
     assert truncating.truncated(["?" * 2, "?" * 24]) == [1]  # each a token, and two special ones
     assert len(model.predict([long, ""])) == 2
     assert model.predict([]) == []
 
 
-def test_bad_items_and_labels_are_refused_with_their_row(model: LabelModel, text_encoder: Path) -> None:
+def test_bad_items_and_labels_are_refused_with_their_row(model: EncoderModel, text_encoder: Path) -> None:
     asked: list[tuple[type[Exception], str, Any]] = [
         (TypeError, r"expected a list of texts, got one text; write \['I love it'\]", "I love it"),
         (TypeError, "item 2: expected a text, got None", ["a", None]),
@@ -423,7 +423,7 @@ def test_bad_items_and_labels_are_refused_with_their_row(model: LabelModel, text
             model.evaluate(items, labels)
     for names in ([], ["a", "a"], [1, 2], "ab", [""]):
         with pytest.raises(ValueError, match="labels must be distinct names"):
-            LabelModel.from_encoder(text_encoder, names)  # type: ignore[arg-type]
+            EncoderModel.from_encoder(text_encoder, names)  # type: ignore[arg-type]
 
 
 class Column:
@@ -449,13 +449,15 @@ def test_columns_of_pandas_are_taken_as_lists_are(text_encoder: Path) -> None:
     texts: Any = Column(MANY)
     labels: Any = Column(OF_MANY)
     for settings, rows in ((QUICK, len(MANY)), ({**FINETUNE, "epochs": 1}, 4)):
-        model = LabelModel.from_encoder(text_encoder, NAMES).fit(texts, labels, **settings)
+        model = EncoderModel.from_encoder(text_encoder, NAMES).fit(texts, labels, **settings)
         assert model.evaluation["num_samples"] == rows
         assert model.predict(texts) == model.predict(MANY)
         assert model.evaluate(texts, labels).as_dict() == model.evaluate(MANY, OF_MANY).as_dict()
 
 
-def test_a_path_and_the_image_itself_are_predicted_alike_and_others_refused(seeing: LabelModel, tmp_path: Path) -> None:
+def test_a_path_and_the_image_itself_are_predicted_alike_and_others_refused(
+    seeing: EncoderModel, tmp_path: Path
+) -> None:
     items, _ = images()
     with pytest.raises(TypeError, match=r"expected a list of images, got one image; write \['a.png'\]"):
         seeing.predict("a.png")
@@ -470,7 +472,7 @@ def test_a_path_and_the_image_itself_are_predicted_alike_and_others_refused(seei
         assert seeing.predict([opened], every_label=True) == seeing.predict([tmp_path / "turned.png"], every_label=True)
 
 
-def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
+def test_damaged_folders_are_refused(model: EncoderModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     for wrong, message in (
@@ -482,16 +484,16 @@ def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:
     ):
         (tmp_path / "config.json").write_text(json.dumps({**settings, **wrong}))
         with pytest.raises(ValueError, match=message):
-            LabelModel.from_pretrained(tmp_path)
+            EncoderModel.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(settings))
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-1])
     with pytest.raises(ValueError, match="is damaged: "):
-        LabelModel.from_pretrained(tmp_path)
+        EncoderModel.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(weights)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"is damaged: tokenizer\.json is missing"):
-        LabelModel.from_pretrained(tmp_path)
+        EncoderModel.from_pretrained(tmp_path)
 
 
 def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Path) -> None:
@@ -499,19 +501,19 @@ def test_settings_of_fine_tuning_that_train_nothing_are_refused(text_encoder: Pa
         with pytest.raises(
             ValueError, match="fine-tuning: epochs and lr must be positive and batch_size at least 1, got"
         ):
-            LabelModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, verbose=False, **wrong)
+            EncoderModel.from_encoder(text_encoder, NAMES).fit(MANY, OF_MANY, finetune=True, verbose=False, **wrong)
 
 
 def test_encoders_that_cannot_be_used_are_refused(text_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such folder, and not a hub id OWNER/NAME"):
-        LabelModel.from_encoder("nowhere", NAMES)
+        EncoderModel.from_encoder("nowhere", NAMES)
     with pytest.raises(ValueError, match="cannot load a model from"):
-        LabelModel.from_encoder(tmp_path, NAMES)
+        EncoderModel.from_encoder(tmp_path, NAMES)
     with pytest.raises(ValueError, match="unknown pooling 'last'; choose one of 'mean', 'cls', 'max', 'pooled'"):
-        LabelModel.from_encoder(text_encoder, NAMES, pooling="last")
+        EncoderModel.from_encoder(text_encoder, NAMES, pooling="last")
     for max_tokens in (0, 3, -1):
         with pytest.raises(ValueError, match=f"max_tokens must be an integer of at least 4, got {max_tokens}"):
-            LabelModel.from_encoder(text_encoder, NAMES, max_tokens=max_tokens)
+            EncoderModel.from_encoder(text_encoder, NAMES, max_tokens=max_tokens)
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -519,6 +521,6 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the hub is asked again"))
-    for load in (LabelModel.from_pretrained, partial(LabelModel.from_encoder, labels=NAMES), load_pretrained):
+    for load in (EncoderModel.from_pretrained, partial(EncoderModel.from_encoder, labels=NAMES), load_pretrained):
         with pytest.raises(ValueError, match="no such folder, not in the cache, and the hub cannot be reached"):
             load("me/nowhere")

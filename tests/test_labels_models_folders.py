@@ -16,7 +16,7 @@ import torch
 from encoders import NAMES
 
 from rsoftmax import __version__
-from rsoftmax.labels import LabelModel, TableModel
+from rsoftmax.labels import EncoderModel, TableModel
 from rsoftmax.labels.models import folders, table
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
 from rsoftmax.labels.models.table import TableConfig
@@ -118,7 +118,7 @@ def test_a_save_that_fails_leaves_no_new_folder(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_disk_that_is_full_is_an_error_and_leaves_the_old_model(text_encoder: Path, tmp_path: Path) -> None:
-    labels, table = LabelModel.from_encoder(text_encoder, NAMES), versioned(1)
+    labels, table = EncoderModel.from_encoder(text_encoder, NAMES), versioned(1)
     for save in (labels.save_pretrained, table.save):
         save(tmp_path / save.__name__)
         before = {path.name: path.read_bytes() for path in (tmp_path / save.__name__).iterdir()}
@@ -172,10 +172,10 @@ for number in range(10**9):
 def test_a_model_is_not_saved_over_another_kind_of_model_or_over_files_of_others(
     text_encoder: Path, tmp_path: Path
 ) -> None:
-    labels, table = LabelModel.from_encoder(text_encoder, NAMES), versioned(1)
+    labels, table = EncoderModel.from_encoder(text_encoder, NAMES), versioned(1)
     for save, other, expected in (
-        (labels.save_pretrained, table.save, "holds a TableModel; choose another folder for a LabelModel"),
-        (table.save, labels.save_pretrained, "holds a LabelModel; choose another folder for a TableModel"),
+        (labels.save_pretrained, table.save, "holds a TableModel; choose another folder for a EncoderModel"),
+        (table.save, labels.save_pretrained, "holds a EncoderModel; choose another folder for a TableModel"),
     ):
         folder = tmp_path / other.__name__
         other(folder)
@@ -187,7 +187,7 @@ def test_a_model_is_not_saved_over_another_kind_of_model_or_over_files_of_others
         folder = tmp_path / name
         folder.mkdir()
         (folder / name).write_text("mine")
-        with pytest.raises(FileExistsError, match=f"holds {name}, which is not part of a saved LabelModel"):
+        with pytest.raises(FileExistsError, match=f"holds {name}, which is not part of a saved EncoderModel"):
             labels.save_pretrained(folder)
         assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
 
@@ -206,11 +206,11 @@ def test_a_model_card_that_was_edited_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_processor_that_was_saved_again_does_not_spoil_the_folder(text_encoder: Path, tmp_path: Path) -> None:
-    model = LabelModel.from_encoder(text_encoder, NAMES)
+    model = EncoderModel.from_encoder(text_encoder, NAMES)
     model.save_pretrained(tmp_path)
     model.processor.add_tokens(["splendid"])
     model.processor.save_pretrained(tmp_path)
-    again = LabelModel.from_pretrained(tmp_path)
+    again = EncoderModel.from_pretrained(tmp_path)
     assert "splendid" in again.processor.get_vocab()
     again.save_pretrained(tmp_path)
 
@@ -236,8 +236,8 @@ def test_places_that_cannot_be_saved_to_are_refused_before_training(tmp_path: Pa
         "file": "is a file or a broken link",
         "broken": "is a file or a broken link",
         "file/below": "is not a folder, or not writable",
-        "full": "holds notes.txt, which is not part of a saved LabelModel",
-        "table": "holds a TableModel; choose another folder for a LabelModel",
+        "full": "holds notes.txt, which is not part of a saved EncoderModel",
+        "table": "holds a TableModel; choose another folder for a EncoderModel",
     }.items():
         with pytest.raises(OSError, match=error):
             check_writable(tmp_path / name, LABELS)
@@ -289,7 +289,7 @@ def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp
         (tmp_path / "model/config.json").write_text(json.dumps(settings | change))
         with pytest.raises(ValueError, match=message):
             pytest.fail(f"{name}: {TableModel.load(tmp_path / 'model')}")
-    for load in (LabelModel.from_pretrained, TableModel.load, folders.load):
+    for load in (EncoderModel.from_pretrained, TableModel.load, folders.load):
         for folder in (Path("/no/such/folder"), tmp_path):
             with pytest.raises(FileNotFoundError, match="`rsoftmax train --out"):
                 load(folder)

@@ -11,7 +11,7 @@ from encoders import NAMES, TEXTS
 from PIL import Image
 from torch.testing import assert_close
 
-from rsoftmax.labels import Average, LabelModel, TableModel
+from rsoftmax.labels import Average, EncoderModel, TableModel
 from rsoftmax.labels.models import onnx
 from rsoftmax.labels.models.onnx import export
 from rsoftmax.labels.models.table import TableConfig
@@ -56,14 +56,14 @@ def test_a_table_model_is_exported(tmp_path: Path) -> None:
 def test_text_models_are_exported_for_every_average(text_encoder: Path, tmp_path: Path) -> None:
     averages: tuple[Average, ...] = ("micro", "macro", "samples")
     for average in averages:
-        model = randomised(LabelModel.from_encoder(text_encoder, NAMES, average))
+        model = randomised(EncoderModel.from_encoder(text_encoder, NAMES, average))
         (tmp_path / average).mkdir()
         check_export(model, model.inputs.batch(TEXTS), TEXTS, tmp_path / average)
 
 
 @pytest.mark.compile
 def test_image_models_are_exported(image_encoder: Path, tmp_path: Path) -> None:
-    model = randomised(LabelModel.from_encoder(image_encoder, ["blue", "red"]))
+    model = randomised(EncoderModel.from_encoder(image_encoder, ["blue", "red"]))
     images = [Image.new("RGB", (20 + i, 30), (40 * i, 0, 90)) for i in range(3)]
     check_export(model, model.inputs.batch(images), images, tmp_path)
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from rsoftmax import SparsePooling, sparsemax
-from rsoftmax.labels import Embedder, LabelModel, Scores, TrainingOptions, indicator
+from rsoftmax.labels import Embedder, EncoderModel, Scores, TrainingOptions, indicator
 from rsoftmax.labels.estimators.ensemble import fit_features
 from rsoftmax.labels.windows import Windows, pool_scores
 
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @pytest.fixture(scope="module")
-def model(text_encoder: Path) -> LabelModel:
-    model = LabelModel.from_encoder(text_encoder, NAMES, "macro")
+def model(text_encoder: Path) -> EncoderModel:
+    model = EncoderModel.from_encoder(text_encoder, NAMES, "macro")
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.network.parameters():
@@ -85,7 +85,7 @@ def test_items_of_one_window_have_the_scores_of_their_features() -> None:
     assert torch.equal(pooled.logits, layer(items.x))
 
 
-def test_the_windows_of_a_text_cover_it_and_cut_no_word(model: LabelModel) -> None:
+def test_the_windows_of_a_text_cover_it_and_cut_no_word(model: EncoderModel) -> None:
     inputs, tokenizer = model.inputs, model.processor
     most, overlap = model.config.windows["tokens"], model.config.windows["overlap"]
     assert (most, overlap) == (24, 6)
@@ -105,7 +105,7 @@ def test_the_windows_of_a_text_cover_it_and_cut_no_word(model: LabelModel) -> No
                 assert not re.fullmatch(r"[a-zï]{2}", text[max(at - 1, 0) : at + 1]), text[at - 5 : at + 5]
 
 
-def test_a_word_that_is_longer_than_a_window_is_cut(model: LabelModel) -> None:
+def test_a_word_that_is_longer_than_a_window_is_cut(model: EncoderModel) -> None:
     text = "so " + "?" * 100 + " sun"
     spans = model.inputs.spans(text)
     assert spans[0][0] == 0
@@ -114,7 +114,7 @@ def test_a_word_that_is_longer_than_a_window_is_cut(model: LabelModel) -> None:
 
 
 def test_short_texts_have_the_model_and_the_features_of_one_window(text_encoder: Path) -> None:
-    with_windows, truncating = (LabelModel.from_encoder(text_encoder, NAMES, max_tokens=n) for n in (None, 24))
+    with_windows, truncating = (EncoderModel.from_encoder(text_encoder, NAMES, max_tokens=n) for n in (None, 24))
     assert truncating.config.windows is None
     assert torch.equal(with_windows.embed(TEXTS), truncating.embed(TEXTS))
     for model in (with_windows, truncating):
@@ -122,7 +122,7 @@ def test_short_texts_have_the_model_and_the_features_of_one_window(text_encoder:
     assert with_windows.predict(TEXTS) == truncating.predict(TEXTS)
 
 
-def test_a_long_text_has_the_pooled_scores_of_its_windows(model: LabelModel) -> None:
+def test_a_long_text_has_the_pooled_scores_of_its_windows(model: EncoderModel) -> None:
     texts = [TEXTS[0], LONG[1], TEXTS[2], LONG[3]]
     passages = [[text[start:end] for start, end in model.inputs.spans(text)] for text in texts]
     assert [len(windows) > 1 for windows in passages] == [False, True, False, True]
@@ -134,7 +134,7 @@ def test_a_long_text_has_the_pooled_scores_of_its_windows(model: LabelModel) -> 
 
 @pytest.mark.train
 def test_a_model_of_long_texts_is_trained_saved_and_loaded(text_encoder: Path, tmp_path: Path) -> None:
-    model = LabelModel.from_encoder(text_encoder, NAMES)
+    model = EncoderModel.from_encoder(text_encoder, NAMES)
     y = indicator(LABELS, NAMES)
 
     def loss() -> float:
@@ -147,7 +147,7 @@ def test_a_model_of_long_texts_is_trained_saved_and_loaded(text_encoder: Path, t
     assert model.evaluation["num_samples"] == 24
     model.guarantee(LONG * 4, LABELS * 4, recall=0.5)
     model.save(tmp_path)
-    assert_close(LabelModel.load(tmp_path).outputs(LONG).marginals, model.outputs(LONG).marginals)
+    assert_close(EncoderModel.load(tmp_path).outputs(LONG).marginals, model.outputs(LONG).marginals)
     assert "classifier for texts" in (tmp_path / "README.md").read_text()
 
 
@@ -163,14 +163,14 @@ def test_the_merged_network_pools_the_mean_scores_of_the_ensemble() -> None:
     assert_close(with_validation(items).marginals.mean(), y.mean(), atol=0.1, rtol=0)
 
 
-def test_texts_are_truncated_where_that_is_asked_for_and_it_is_said(text_encoder: Path, model: LabelModel) -> None:
-    truncating = LabelModel.from_encoder(text_encoder, NAMES, max_tokens=12)
+def test_texts_are_truncated_where_that_is_asked_for_and_it_is_said(text_encoder: Path, model: EncoderModel) -> None:
+    truncating = EncoderModel.from_encoder(text_encoder, NAMES, max_tokens=12)
     with pytest.warns(
         UserWarning, match="1 of 2 texts are longer than 12 tokens and are truncated, the first is item 2"
     ):
         cut = truncating.embed(["so happy", LONG[0]])
     assert_close(cut, truncating.embed(["so happy", " ".join(LONG[0].split()[:10])]))
-    partly = LabelModel.from_encoder(text_encoder, NAMES, max_tokens=40)
+    partly = EncoderModel.from_encoder(text_encoder, NAMES, max_tokens=40)
     assert partly.config.windows["tokens"] == 24
     with pytest.warns(UserWarning, match="longer than 40 tokens"):
         partly.embed([LONG[0]])
@@ -183,15 +183,15 @@ def test_texts_are_truncated_where_that_is_asked_for_and_it_is_said(text_encoder
 
 
 def test_another_rule_truncates_and_fine_tuning_refuses_long_texts(text_encoder: Path) -> None:
-    ranking = LabelModel.from_encoder(text_encoder, NAMES, rule="rate")
+    ranking = EncoderModel.from_encoder(text_encoder, NAMES, rule="rate")
     assert (ranking.config.windows, ranking.config.max_tokens) == (None, 24)
     with pytest.raises(ValueError, match="fine-tuning reads 24 tokens at once, and 6 texts are longer; truncate them"):
-        LabelModel.from_encoder(text_encoder, NAMES).fit(LONG, LABELS, finetune=True, verbose=False)
+        EncoderModel.from_encoder(text_encoder, NAMES).fit(LONG, LABELS, finetune=True, verbose=False)
     with pytest.raises(ValueError, match="windows need 4 tokens more than their overlap"):
-        LabelModel.from_encoder(text_encoder, NAMES, window=3)
+        EncoderModel.from_encoder(text_encoder, NAMES, window=3)
 
 
-def test_an_embedder_returns_the_mean_of_the_windows(text_encoder: Path, model: LabelModel) -> None:
+def test_an_embedder_returns_the_mean_of_the_windows(text_encoder: Path, model: EncoderModel) -> None:
     found = Embedder(text_encoder).transform([LONG[0], TEXTS[0]])
     passages = [LONG[0][start:end] for start, end in model.inputs.spans(LONG[0])]
     assert_close(torch.from_numpy(found[0]), model.embed(passages).mean(0), atol=1e-5, rtol=1e-5)

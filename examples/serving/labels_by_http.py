@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from rsoftmax.labels import LabelModel
 
 MAX_BYTES, MAX_TEXTS = 1 << 17, 32  # of a request: the time to read it grows with the length of its texts
-model = LabelModel.from_pretrained(os.environ["MODEL"])
+model = LabelModel.load(os.environ["MODEL"])
 app = FastAPI(title="Text labels")
 
 

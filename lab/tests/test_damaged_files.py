@@ -20,7 +20,7 @@ from strategies import Draw, examples
 from transformers import ResNetConfig, ResNetModel, ViTImageProcessorPil
 
 from rsoftmax._transformers import quiet
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import EncoderModel
 from rsoftmax.labels.models.images import BadImageError, open_image
 from rsoftmax_lab.comparison import METHODS
 from rsoftmax_lab.data import coco, features, glue, mulan, voc
@@ -176,7 +176,7 @@ def classifier_files() -> dict[str, bytes]:
         encoder, model = Path(folder, "encoder"), Path(folder, "model")
         ResNetModel(config).save_pretrained(encoder)
         ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(encoder)
-        LabelModel.from_encoder(encoder, ["cat", "dog"]).save_pretrained(model)
+        EncoderModel.from_encoder(encoder, ["cat", "dog"]).save_pretrained(model)
         return {path.name: path.read_bytes() for path in model.iterdir()}
 
 
@@ -230,8 +230,8 @@ READERS = {
     "voc": Reader(voc_files, r"\.txt$", lambda folder: [part.fingerprint() for part in voc.read(folder)[1:]]),
     "coco": Reader(coco_files, r"\.json$", lambda folder: [part.fingerprint() for part in coco.read(folder)[1:]]),
     "images": Reader(images, "", read_images, ()),
-    "config": Reader(classifier_files, r"config\.json$", LabelModel.from_pretrained),
-    "safetensors": Reader(classifier_files, r"\.safetensors$", LabelModel.from_pretrained),
+    "config": Reader(classifier_files, r"config\.json$", EncoderModel.from_pretrained),
+    "safetensors": Reader(classifier_files, r"\.safetensors$", EncoderModel.from_pretrained),
     "features": Reader(features_files, "", lambda folder: features.load(folder / "features.safetensors")),
     "records": Reader(records_files, "", read_records, ()),
     **{

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from rsoftmax._transformers import quiet
 from rsoftmax.cli import app
-from rsoftmax.labels import AVERAGES, LabelModel
+from rsoftmax.labels import AVERAGES, EncoderModel
 from rsoftmax.labels.models.images import BadImageError, File, open_image
 from rsoftmax_lab import records
 from rsoftmax_lab.comparison import METHODS, Outputs, at_least, nonzero, scores, true_count, tuned
@@ -500,7 +500,7 @@ def test_training_the_last_stage_moves_it_and_the_head_and_nothing_else(kit: Pat
     assert any("convolution" in name for name in moved)
     assert any("normalization.weight" in name for name in moved)
     assert all(name.startswith("encoder.stages.1.") and "running" not in name for name in moved)
-    assert len(LabelModel.from_pretrained(last.folder(run) / "model").predict([Image.new("RGB", (30, 30))])) == 1
+    assert len(EncoderModel.from_pretrained(last.folder(run) / "model").predict([Image.new("RGB", (30, 30))])) == 1
 
 
 def kill_after(reads: int, read: Callable[..., Any]) -> Callable[..., Any]:
@@ -570,12 +570,12 @@ def test_augmentation_crops_and_mirrors_and_follows_the_seed() -> None:
 
 
 def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
-    model = LabelModel.from_encoder(tiny, CLASSES, "samples", **METHODS["r_softmax_expected_f1"].head)
+    model = EncoderModel.from_encoder(tiny, CLASSES, "samples", **METHODS["r_softmax_expected_f1"].head)
     model.save_pretrained(tmp_path / "model")
     assert {path.name for path in (tmp_path / "model").iterdir()} == {
         "README.md", "config.json", "model.safetensors", "preprocessor_config.json"
     }  # fmt: skip
-    again = LabelModel.from_pretrained(tmp_path / "model")
+    again = EncoderModel.from_pretrained(tmp_path / "model")
     images = [Image.new("RGB", (30, 30), (40 * i, 0, 90)) for i in range(4)]
     found = model.predict(images)
     assert found == again.predict(images)
@@ -584,13 +584,13 @@ def test_a_saved_model_predicts_the_same(tiny: Path, tmp_path: Path) -> None:
     p = model(**model.inputs.batch(images)).probs
     assert p.sum(-1).tolist() == pytest.approx([1.0 if labels else 0.0 for labels in found], abs=1e-6)
     with pytest.raises(FileNotFoundError, match=r"has no config.json; `rsoftmax train --out"):
-        LabelModel.from_pretrained(tmp_path)
+        EncoderModel.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="belongs to another kind of model"):
-        LabelModel.from_pretrained(tiny)
+        EncoderModel.from_pretrained(tiny)
 
 
-def classifier(tiny: Path, classes: list[str]) -> LabelModel:
-    return LabelModel.from_encoder(tiny, classes, mapping="softmax")
+def classifier(tiny: Path, classes: list[str]) -> EncoderModel:
+    return EncoderModel.from_encoder(tiny, classes, mapping="softmax")
 
 
 def test_saving_again_keeps_what_a_user_has_put_into_the_folder(tiny: Path, tmp_path: Path) -> None:
@@ -605,7 +605,7 @@ def test_saving_again_keeps_what_a_user_has_put_into_the_folder(tiny: Path, tmp_
     assert {path.name for path in folder.iterdir()} == {
         "README.md", "config.json", "model.safetensors", "preprocessor_config.json", "notes.txt", "more"
     }  # fmt: skip
-    assert LabelModel.from_pretrained(folder).names == [*CLASSES, "dog"]
+    assert EncoderModel.from_pretrained(folder).names == [*CLASSES, "dog"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -615,7 +615,7 @@ def test_a_model_is_saved_through_a_link_and_into_an_empty_folder(tiny: Path, tm
     (tmp_path / "link").symlink_to("real")
     model.save_pretrained(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert LabelModel.from_pretrained(tmp_path / "real").names == CLASSES
+    assert EncoderModel.from_pretrained(tmp_path / "real").names == CLASSES
 
 
 @pytest.mark.parametrize("place", ["file", "dangling", "file/below", "full"])
@@ -647,7 +647,7 @@ def test_a_save_that_is_stopped_leaves_the_model_of_before(
         patch.setattr(type(other.processor), "save_pretrained", full)
         with pytest.raises(OSError, match="no space left"):
             other.save_pretrained(folder)
-    assert LabelModel.from_pretrained(folder).names == CLASSES
+    assert EncoderModel.from_pretrained(folder).names == CLASSES
 
 
 @pytest.mark.parametrize(
@@ -672,7 +672,7 @@ def test_settings_that_do_not_fit_the_weights_are_refused_before_memory_is_taken
         settings[name] = settings[name] | value if isinstance(value, dict) else value
     path.write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
-        LabelModel.from_pretrained(tmp_path / "model")
+        EncoderModel.from_pretrained(tmp_path / "model")
 
 
 @pytest.mark.train

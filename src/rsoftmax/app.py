@@ -26,8 +26,8 @@ from torch import Tensor
 
 from rsoftmax.attention.transformers.measure import attention_map
 from rsoftmax.labels.decoding import AVERAGES, Average, Decoder
+from rsoftmax.labels.models.base import BaseLabelModel
 from rsoftmax.labels.models.card import printable, readable
-from rsoftmax.labels.models.encoder_model import LabelModel
 from rsoftmax.labels.rules import Output
 from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, mapping_gradients, mappings_figure
 
@@ -78,7 +78,7 @@ def attend(model: str, sentence: str, r: float, layer: float, head: float) -> tu
     return attention_figure(weights), f"Head {number}: {weights.zeros(number):.1%} of the weights are exactly zero."
 
 
-def show_labels(model: LabelModel, item: Any) -> tuple[Figure, list[list[str]]]:
+def show_labels(model: BaseLabelModel, item: Any) -> tuple[Figure, list[list[str]]]:
     """The labels of an item: a bar for each with its threshold, and a table, both with the most probable first.
 
     The table has the label's name, its marginal, whether it is predicted, and the same for each other F1.
@@ -94,28 +94,26 @@ def show_labels(model: LabelModel, item: Any) -> tuple[Figure, list[list[str]]]:
     return labels_figure(marginals, predicted, thresholds(model)), table
 
 
-def thresholds(model: LabelModel) -> dict[str, float]:
+def thresholds(model: BaseLabelModel) -> dict[str, float]:
     """The probability above which each label is predicted; empty if it depends on the item."""
-    head = model.network.head
-    if head.rule.name != "expected_f1" or head.decoder.average == "samples":
+    if model.rule != "expected_f1" or model.decoder.average == "samples":
         return {}
-    cutoffs = head.decoder.threshold.sigmoid().expand(len(model.names))
+    cutoffs = model.decoder.threshold.sigmoid().expand(len(model.names))
     return dict(zip(model.names, cutoffs.tolist(), strict=True))
 
 
-def other_averages(model: LabelModel) -> list[Average]:
+def other_averages(model: BaseLabelModel) -> list[Average]:
     """The kinds of F1 that the model was not trained for."""
-    head = model.network.head
-    return [average for average in AVERAGES if head.rule.name != "expected_f1" or average != head.decoder.average]
+    return [average for average in AVERAGES if model.rule != "expected_f1" or average != model.decoder.average]
 
 
-def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
+def labels_for(average: Average, model: BaseLabelModel, output: Output) -> Tensor:
     """The labels [items, K], bool, that maximize another expected F1, from the same marginals.
 
     The optimal threshold is half the optimal F1 (:func:`rsoftmax.labels.expected_f1_threshold`), which is estimated
     by the F1 on held-out items in its evaluation.
     """
-    own, scores = model.network.head.decoder, output.scores
+    own, scores = model.decoder, output.scores
     rules: Any = {"implies": own.constraints.implies, "exclusive": own.constraints.exclusive}
     decoder = Decoder(len(model.names), average, 1.0, own.min_labels, own.max_labels, own.zero_division, **rules)
     decoder.no_label = own.no_label
@@ -126,7 +124,7 @@ def labels_for(average: Average, model: LabelModel, output: Output) -> Tensor:
     return decoder.decide(output.marginals.logit() if output.log_odds is None else output.log_odds, no_label).labels
 
 
-def half_f1(average: Average, model: LabelModel) -> Tensor:
+def half_f1(average: Average, model: BaseLabelModel) -> Tensor:
     """Half the held-out F1: [K] per label for "macro", otherwise [1]; 0.5 where it is unknown."""
     if not model.evaluation:
         return torch.tensor(0.5)
@@ -143,7 +141,7 @@ SENTENCE = "The cat that the dog chased ran up a tree."
 NO_MODEL = """No model was given. Train one on a table of texts (or of images, with `--image`) and pass it to the page:
 
 ```sh
-rsoftmax train texts.csv --text text --labels tags --out model --encoder sentence-transformers/all-MiniLM-L6-v2
+rsoftmax train texts.csv --text text --labels tags --out model
 rsoftmax app --model model
 ```
 """
@@ -170,7 +168,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def page(model: LabelModel | None = None, folder: Path | None = None) -> gr.Blocks:
+def page(model: BaseLabelModel | None = None, folder: Path | None = None) -> gr.Blocks:
     """The page with its tabs.
 
     Args:
@@ -189,7 +187,7 @@ def page(model: LabelModel | None = None, folder: Path | None = None) -> gr.Bloc
     return blocks
 
 
-def serve(model: LabelModel | None, folder: Path | None, port: int) -> None:
+def serve(model: BaseLabelModel | None, folder: Path | None, port: int) -> None:
     """Serve the page to this machine only, until the process is stopped."""
     page(model, folder).launch(
         server_name="127.0.0.1",
@@ -236,7 +234,7 @@ def _mappings_tab() -> None:
     gr.on(None, _shows_errors(show_gradients), [wanted, *sliders], slopes, **quiet)
 
 
-def _labels_tab(model: LabelModel | None) -> None:
+def _labels_tab(model: BaseLabelModel | None) -> None:
     """A text or an image on the left, its labels on the right; without a model, how to train one."""
     if model is None:
         gr.Markdown(NO_MODEL)

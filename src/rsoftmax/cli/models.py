@@ -86,10 +86,9 @@ def serve_page(
     """Serve a local page to explore mappings, labels and attention; no data leaves this machine."""
     with usage_errors("app"):
         from rsoftmax.app import serve
-        from rsoftmax.labels.models.encoder_model import LabelModel
 
     loaded = None if model is None else load(model)
-    if loaded is not None and not isinstance(loaded, LabelModel):
+    if loaded is not None and loaded.modality == "features":
         raise typer.BadParameter(
             f"{model} reads tables; the page needs a model for texts or images", param_hint="--model"
         )

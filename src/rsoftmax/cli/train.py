@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
     from rsoftmax.labels.models.tables import Table
 
-ENCODERS = {"text": "sentence-transformers/all-MiniLM-L6-v2", "image": "microsoft/resnet-50"}
+IMAGE_ENCODER = "microsoft/resnet-50"
 
 
 def train(
@@ -33,7 +33,9 @@ def train(
     separator: Annotated[str, typer.Option(help="The separator between the labels of a cell.")] = ";",
     encoder: Annotated[
         str | None,
-        typer.Option(help="A folder or hub id of a text or image encoder. Default: MiniLM-L6 or ResNet-50."),
+        typer.Option(
+            help="A folder or hub id of a text or image encoder. Default: words for texts, ResNet-50 for images."
+        ),
     ] = None,
     average: Annotated[Literal["micro", "macro", "samples"], typer.Option(help="The F1 to optimize.")] = "micro",
     finetune: Annotated[
@@ -80,7 +82,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
     """Train a multi-label classifier for texts, images or rows of a table, and save it."""
-    from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable
+    from rsoftmax.labels.models.folders import LABELS, TABLE, WORDS, check_writable
     from rsoftmax.labels.models.tables import read
 
     modality, column = _one_input({"text": text, "image": image, "features": features})
@@ -96,10 +98,15 @@ def train(
     guarantee = _level(recall=recall, precision=precision, **shared)
     review = _level(accept=accept, reject=reject, **shared)
     is_table, no_level = modality == "features", not guarantee and not review
-    encoder_options = {"encoder": encoder, "finetune": finetune, "validation": validation, "attention": attention}
+    is_words = modality == "text" and encoder is None
     for name, is_unused, needed in (
-        *((f"--{name}", value and is_table, "--text or --image") for name, value in encoder_options.items()),
-        ("--max-tokens", max_tokens and modality != "text", "--text"),
+        ("--encoder", encoder and is_table, "--text or --image"),
+        ("--validation", validation and is_table, "--text or --image"),
+        ("--finetune", finetune and (is_table or is_words), "--encoder or --image"),
+        ("--attention", attention and (is_table or is_words), "--encoder or --image"),
+        ("--max-tokens", max_tokens and (modality != "text" or is_words), "--text and --encoder"),
+        ("--lr", lr is not None and is_words, "--encoder, --image or --features"),
+        ("--batch-size", batch_size is not None and is_words, "--encoder, --image or --features"),
         ("--epochs", epochs is not None and not finetune, "--finetune"),
         *(
             (f"--{name}", value is not None and no_level, "--recall, --precision, --accept or --reject")
@@ -110,7 +117,7 @@ def train(
         if is_unused:
             raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
     with usage_errors("--out"):
-        check_writable(out, TABLE if is_table else LABELS)
+        check_writable(out, TABLE if is_table else WORDS if is_words else LABELS)
     with usage_errors("DATA"):
         table = read(data)
         items, y = read_items(table, modality, column), table.labels(labels, separator)
@@ -150,7 +157,7 @@ def train(
         options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
     try:
         with item_errors(table, items):
-            model.fit(items, y, **settings, **_training(finetune, options))
+            model.fit(items, y, **settings, **({} if is_words else _training(finetune, options)))
     except KeyboardInterrupt:
         left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"
         typer.echo(f"\nstopped: {left}", err=True)
@@ -216,7 +223,9 @@ def _new_model(
     if modality == "features":
         with usage_errors("--features"):
             return labels.TableModel([name.strip() for name in column.split(",")], names, average)
-    source = encoder or ENCODERS[modality]
+    if modality == "text" and encoder is None:
+        return labels.LabelModel(names, average)
+    source = encoder or IMAGE_ENCODER
     with usage_errors("--encoder"):
         register_sparse_attention()
         model = labels.LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.models.base import *  # noqa: F403
     from rsoftmax.labels.models.encoder_model import *  # noqa: F403
     from rsoftmax.labels.models.table import *  # noqa: F403
+    from rsoftmax.labels.models.text_model import *  # noqa: F403
     from rsoftmax.labels.review import *  # noqa: F403
     from rsoftmax.labels.risk_control import *  # noqa: F403
     from rsoftmax.labels.rules import *  # noqa: F403
@@ -56,10 +57,11 @@ else:
             "review": "ReviewThresholds ReviewedItem review_thresholds",
             "risk_control": "TooFewSamplesError precision_threshold recall_threshold",
             "rules": "RULES Output RankingRule Rule Scores",
-            "sparse": "decode_csr",
+            "sparse": "decode_csr evaluate_csr",
             "models.base": "LabelNetwork BaseLabelModel indicator",
-            "models.encoder_model": "LabelModel LabelModelConfig LabelOutput",
+            "models.encoder_model": "EncoderModel EncoderModelConfig EncoderModelOutput",
             "models.table": "TableModel",
+            "models.text_model": "LabelModel",
             "estimators.classifier": "SparseLabelClassifier",
             "estimators.expected_f1": "ExpectedF1Classifier",
             "estimators.features": "Embedder",

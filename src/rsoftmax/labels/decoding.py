@@ -519,6 +519,27 @@ class Decoder(nn.Module):
         margins = decoded.margins.where(labels | ~broken[..., None], others)
         return Decoded(decoded.log_odds, margins, labels.sum(-1, keepdim=True))
 
+    @torch.no_grad()
+    def at_threshold(self, threshold: Tensor) -> "Decoder":
+        """The decoder that predicts labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their F1.
+
+        Raises:
+            ValueError: labels exclude each other.
+        """
+        rules = self.constraints
+        if rules.exclusive:
+            raise ValueError("Decoder: exclusive labels cannot keep a guarantee; leave out exclusive")
+        average: Average = "micro" if len(threshold) == 1 else "macro"
+        decoder = Decoder(len(self.calibration.slope), average, implies=rules.implies)
+        if len(threshold) > 1:
+            threshold = -rules.coherent(-threshold)  # a parent is predicted wherever its child is
+        decoder.to(self.threshold.device)
+        decoder.calibration, decoder.no_label = self.calibration, self.no_label
+        nearest = threshold.to(decoder.threshold.dtype)  # labels above it are predicted: the greatest number below it
+        below = nearest.nextafter(nearest.new_tensor(-torch.inf))
+        decoder.threshold.copy_(nearest.where(nearest < threshold, below))
+        return decoder
+
     def extra_repr(self) -> str:
         """The options shown by ``repr``."""
         bounds = f", min_labels={self.min_labels}, max_labels={self.max_labels}"

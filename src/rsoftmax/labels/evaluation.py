@@ -70,11 +70,18 @@ def calibration_curve(marginals: Tensor, y: Tensor, *, bins: int = BINS) -> Cali
     _check_curve(marginals, y, bins)
     known = (y >= 0).flatten()
     pi, y = marginals.detach().double().flatten()[known], y.double().flatten()[known]
+    return curve_of(pi, y, bins)
+
+
+def curve_of(pi: Tensor, y: Tensor, bins: int = BINS, zeros: int = 0) -> CalibrationCurve:
+    """The curve of known entries, float64 [entries], and of so many more with marginal 0 and label 0."""
     index = (pi * bins).long().clamp(max=bins - 1)
     entries, predicted, observed = (index.bincount(values, bins) for values in (None, pi, y))
+    entries[0] += zeros
     some = entries > 0
     predicted, observed, entries = predicted[some], observed[some], entries[some]
-    return CalibrationCurve(predicted / entries, observed / entries, entries, float((pi - y).square().mean()))
+    brier = float((pi - y).square().sum() / entries.sum())
+    return CalibrationCurve(predicted / entries, observed / entries, entries, brier)
 
 
 @dataclass(frozen=True)

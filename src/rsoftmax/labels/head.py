@@ -175,23 +175,11 @@ class MultiLabelHead(nn.Module):
         self.decoder.fit(margins, y, scores.no_label_margin, weight=weight, calibrate=calibrate_scores)
         return self
 
-    @torch.no_grad()
     def set_threshold(self, threshold: Tensor) -> Self:
         """Predict the labels whose calibrated log-odds reach a threshold, [1] or [K], whatever their expected F1."""
         if self.rule.name != "expected_f1":
             raise ValueError(f"MultiLabelHead: a threshold needs rule='expected_f1', got rule={self.rule.name!r}")
-        rules = self.decoder.constraints
-        if rules.exclusive:
-            raise ValueError("MultiLabelHead: exclusive labels cannot keep a guarantee; leave out exclusive")
-        decoder = Decoder(self.num_labels, "micro" if len(threshold) == 1 else "macro", implies=rules.implies)
-        if len(threshold) > 1:
-            threshold = -rules.coherent(-threshold)  # a parent is predicted wherever its child is
-        decoder.to(self.decoder.threshold.device)
-        decoder.calibration, decoder.no_label = self.decoder.calibration, self.decoder.no_label
-        nearest = threshold.to(decoder.threshold.dtype)  # labels above it are predicted: the greatest number below it
-        below = nearest.nextafter(nearest.new_tensor(-torch.inf))
-        decoder.threshold.copy_(nearest.where(nearest < threshold, below))
-        self.decoder = decoder
+        self.decoder = self.decoder.at_threshold(threshold)
         return self
 
     def extra_repr(self) -> str:

@@ -5,6 +5,7 @@ the top candidates of an extreme classifier or of a retrieval stage. Labels that
 expected number, the tail, counts in the denominator of the F-measure.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from rsoftmax.labels.calibration import check_not_negative
 from rsoftmax.labels.decoding import Average, Groups, check_bounds, check_options, expected_f1_threshold, f_measure
+from rsoftmax.labels.evaluation import TOP, Evaluation, LabelScores, curve_of
 
-__all__ = ["decode_csr"]
+__all__ = ["decode_csr", "evaluate_csr"]
 
 
 def decode_csr(
@@ -167,3 +169,63 @@ def _check_csr(
         row, label = divmod(int(repeated[0]), num_labels)
         raise ValueError(f"decode_csr: sample {row} has several entries of label {label}; keep one")
     return sample
+
+
+def evaluate_csr(
+    indptr: Tensor,
+    indices: Tensor,
+    marginals: Tensor,
+    predicted: Tensor,
+    y_indptr: Tensor,
+    y_indices: Tensor,
+    names: Sequence[str],
+) -> Evaluation:
+    """Score predictions as :func:`rsoftmax.labels.evaluate` does, from sparse marginals and labels.
+
+    Args:
+        indptr, indices, marginals: CSR arrays, as in :func:`decode_csr`; labels without an entry have marginal 0.
+        predicted: bool, for each entry.
+        y_indptr, y_indices: the labels of each sample.
+        names: the names of the labels.
+
+    Example:
+        >>> indptr, indices = torch.tensor([0, 2, 3]), torch.tensor([7, 2, 99])
+        >>> marginals, predicted = torch.tensor([0.9, 0.1, 0.6]), torch.tensor([True, False, True])
+        >>> y_indptr, y_indices, names = torch.tensor([0, 1, 2]), torch.tensor([7, 5]), [*map(str, range(100))]
+        >>> evaluate_csr(indptr, indices, marginals, predicted, y_indptr, y_indices, names).micro
+        0.5
+    """
+    num_samples, num_labels = len(indptr) - 1, len(names)
+    sample, y_sample = (torch.repeat_interleave(torch.arange(num_samples), p.diff().long()) for p in (indptr, y_indptr))
+    indices, y_indices = indices.long(), y_indices.long()
+    positive = torch.isin(sample * num_labels + indices, y_sample * num_labels + y_indices)
+    correct = predicted & positive
+
+    def f1_of(groups: Tensor, y_groups: Tensor, size: int) -> Tensor:
+        both = groups[predicted].bincount(minlength=size) + y_groups.bincount(minlength=size)
+        return torch.where(both == 0, 1.0, 2 * groups[correct].bincount(minlength=size).double() / both.clamp(min=1))
+
+    of_samples = f1_of(sample, y_sample, num_samples)
+    empty = (sample[predicted].bincount(minlength=num_samples) + y_sample.bincount(minlength=num_samples)) == 0
+    support, hits = y_indices.bincount(minlength=num_labels), indices[correct].bincount(minlength=num_labels).double()
+    f1 = f1_of(indices, y_indices, num_labels).where(support > 0, torch.nan)
+    precision, recall = hits / indices[predicted].bincount(minlength=num_labels), hits / support
+    entries = _Entries(marginals.double().logit(), sample, indices, num_samples, num_labels)
+    ranks = entries.ranks(marginals)
+    missed = len(y_indices) - int(positive.sum())
+    pi, y = torch.cat([marginals.double(), torch.zeros(missed)]), torch.cat([positive.double(), torch.ones(missed)])
+    curve = curve_of(pi, y, zeros=num_samples * num_labels - len(pi))
+    columns = (column.tolist() for column in (precision, recall, f1, support))
+    whole = torch.zeros(1, dtype=torch.long)
+    return Evaluation(
+        num_samples=num_samples,
+        micro=float(f1_of(whole.expand(len(sample)), whole.expand(len(y_sample)), 1)),
+        macro=float(f1.nanmean()),
+        samples=float(of_samples.mean()),
+        samples_zero=float(of_samples.where(~empty, 0).mean()),
+        precision_at={k: float(positive[ranks < k].sum()) / (k * num_samples) for k in TOP if k < num_labels},
+        brier=curve.brier,
+        calibration_error=curve.error_of_labels,
+        labels=[LabelScores(*scores) for scores in zip(names, *columns, strict=True)],
+        curve=curve,
+    )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.labels import AVERAGES, LabelModel
+from rsoftmax.labels import AVERAGES, EncoderModel
 from rsoftmax.labels.models.card import count_of
 from rsoftmax.labels.models.folders import LABELS, check_writable
 from rsoftmax.labels.models.images import BadImageError
@@ -396,7 +396,7 @@ class Frozen:
         model, train = classifier(run), self.data(run).train
         for _ in range(epoch):
             model.partial_fit(train.X, train.Y)
-        whole = LabelModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)
+        whole = EncoderModel.from_encoder(self.model, self.classes, "samples", **METHODS[run.method].head)
         whole.network.head.load_state_dict(model.estimators_[0].head.state_dict())
         whole.save_pretrained(folder)
 

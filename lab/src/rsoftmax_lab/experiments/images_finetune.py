@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, set_seed
 
 from rsoftmax._transformers import quiet
-from rsoftmax.labels import LabelModel
+from rsoftmax.labels import EncoderModel
 from rsoftmax.labels.models.finetuning import Checkpoints, last_checkpoint, remove_checkpoints
 from rsoftmax.labels.models.folders import LABELS, check_writable
 from rsoftmax.labels.models.images import File, open_image
@@ -139,7 +139,7 @@ class Finetuning:
         folder = self.folder(run)
         check_writable(folder / "model", LABELS)
         set_seed(run.seed)
-        model = LabelModel.from_encoder(self.model, self.splits.classes, "samples", **METHODS[run.method].head)
+        model = EncoderModel.from_encoder(self.model, self.splits.classes, "samples", **METHODS[run.method].head)
         read_train = read_val = _pixels(model.inputs)
         if self.cached:
             read_train, read_val = self.cached.train.read, self.cached.val.read
@@ -159,7 +159,7 @@ class Finetuning:
 
     def save(self, run: Run, epoch: int, folder: Path) -> None:
         """Copy the model of a run after its last epoch."""
-        LabelModel.from_pretrained(self.folder(run) / "model").save_pretrained(folder)
+        EncoderModel.from_pretrained(self.folder(run) / "model").save_pretrained(folder)
 
 
 class Images(Dataset[dict[str, Tensor]]):
@@ -201,7 +201,7 @@ class _Tuner(Trainer):
     """The Trainer; its evaluation adds the scores of each decision rule to its history."""
 
     def __init__(
-        self, run: Run, model: LabelModel, folder: Path, train: Images, validation: Images, test: Images
+        self, run: Run, model: EncoderModel, folder: Path, train: Images, validation: Images, test: Images
     ) -> None:
         self.run, self.rules = run, METHODS[run.method].rules
         self.epochs_here = 0  # in this process; others were done before a kill

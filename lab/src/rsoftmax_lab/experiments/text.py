@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rsoftmax._transformers import quiet
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.labels import AVERAGES, Average, Decoder, LabelModel, evaluate
+from rsoftmax.labels import AVERAGES, Average, Decoder, EncoderModel, evaluate
 from rsoftmax.labels.estimators.ensemble import fit_features
 from rsoftmax.labels.estimators.meta import logit
 from rsoftmax.labels.models.folders import replacing
@@ -190,7 +190,7 @@ def _tfidf(data: GoEmotions) -> tuple[Tensor, Tensor]:
 
 
 def _frozen(model: str, out: Path, run: Run, data: GoEmotions) -> tuple[Tensor, Tensor]:
-    """The recipe of :meth:`LabelModel.fit`, with the dev samples as held-out samples."""
+    """The recipe of :meth:`EncoderModel.fit`, with the dev samples as held-out samples."""
     train, dev, test = (_features(model, out, run, data.labels, split.texts) for split in data[1:])
     network, _ = fit_features(train, data.train.y, (dev, data.dev.y), data.labels, {}, random_state=run.seed)
     with torch.no_grad():
@@ -204,15 +204,15 @@ def _features(model: str, out: Path, run: Run, labels: list[str], texts: list[st
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with quiet():
-            encoder = LabelModel.from_encoder(model, labels, max_tokens=run.max_tokens)
+            encoder = EncoderModel.from_encoder(model, labels, max_tokens=run.max_tokens)
         with replacing(path) as unfinished:  # other processes may compute the same features
             save_file({"x": encoder.embed(texts).clone()}, unfinished)
     return load_file(path)["x"]
 
 
 def _finetuned(model: str, out: Path, run: Run, data: GoEmotions) -> tuple[Tensor, Tensor]:
-    """:meth:`LabelModel.fit` with ``finetune``, from the last checkpoint of a run that was stopped."""
-    tuned = LabelModel.from_encoder(model, data.labels, max_tokens=run.max_tokens)
+    """:meth:`EncoderModel.fit` with ``finetune``, from the last checkpoint of a run that was stopped."""
+    tuned = EncoderModel.from_encoder(model, data.labels, max_tokens=run.max_tokens)
     name = hashlib.sha256(key(differences(run)).encode()).hexdigest()[:12]
     tuned.fit(
         data.train.texts,

@@ -275,7 +275,7 @@ class SparseLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return Samples(self._preprocess(X), Y)
 
     def _check_features(self, X: Matrix, reset: bool = False) -> Matrix:
-        if isinstance(X, Windows):  # of a LabelModel
+        if isinstance(X, Windows):  # of an EncoderModel
             self.n_features_in_ = X.shape[1]
             return X
         allow_nd = self.backbone is not None

@@ -123,7 +123,9 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix = None, **fit_params: Any) -> Self:
+    def fit(
+        self, X: Matrix, y: Matrix, sample_weight: Matrix = None, *, classes: Matrix = None, **fit_params: Any
+    ) -> Self:
         """Fit the estimators, their calibration and the thresholds.
 
         Args:
@@ -131,9 +133,11 @@ class ExpectedF1Classifier(LabelMetaClassifier):
             y: labels [samples, K], 0 or 1, NaN or -1 where unknown; sets of names; or classes [samples].
             sample_weight: weights of the samples, [samples]: for estimators that take them, calibration and thresholds.
                 Samples with weight 0 are left out.
+            classes: all classes, if a 1-d ``y`` may lack some; all names, if ``y`` holds sets; the names of the columns
+                of a matrix.
             fit_params: ``groups`` for the splitter, and arguments of the estimators' ``fit``.
         """
-        X, Y, weight = self._check(X, y, sample_weight)
+        X, Y, weight = self._check(X, y, sample_weight, classes)
         used = None
         if weight is not None and not weight.all():
             used = np.flatnonzero(weight)

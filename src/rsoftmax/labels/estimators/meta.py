@@ -173,10 +173,12 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
             return [(f"estimator{i}", estimator) for i, estimator in enumerate(self.estimator)]
         return [("estimator", self.estimator)]
 
-    def _check(self, X: Matrix, y: Matrix, sample_weight: Matrix) -> tuple[Matrix, NDArray[Any], Array | None]:
+    def _check(
+        self, X: Matrix, y: Matrix, sample_weight: Matrix, classes: Matrix = None
+    ) -> tuple[Matrix, NDArray[Any], Array | None]:
         """Features, labels [samples, K] with NaN where unknown, and weights."""
         (X,) = indexable(X)
-        self._targets = Targets(y, self)
+        self._targets = Targets(y, self, classes)
         Y = self._targets.indicator(y)
         check_consistent_length(X, Y)
         self.classes_ = self._targets.classes

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.labels.decoding import expected_f1_of_samples
+from rsoftmax.labels.decoding import Decoder, expected_f1_of_samples
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.models.card import list_names
@@ -18,12 +18,13 @@ from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshol
 from rsoftmax.labels.rules import Output, Scores
 from rsoftmax.labels.windows import Windows, pool_scores
 
-__all__ = ["BaseLabelModel", "LabelNetwork", "indicator"]
+__all__ = ["BaseLabelModel", "LabelNetwork", "NetworkModel", "indicator"]
 
 Labels = Sequence[Collection[str]] | Tensor
 """The names of the labels of each item, or a matrix [items, K] of 0 and 1, NaN where a label is unknown."""
 Part = tuple[Sequence[Any], Tensor]
 """Items and their labels [items, K]."""
+SHOWN = 20  # labels in a message
 HELD_OUT = 0.2  # the fraction of items that set a guaranteed threshold
 REVIEW: dict[str, Any] = {"accept": 0.95, "reject": 0.95, "by": "samples", "confidence": 0.95}
 ROUNDING = 1e-4  # of log-odds, which depend on the other items of a batch
@@ -75,12 +76,21 @@ class BaseLabelModel(ABC):
 
     config: Any
     """The settings of the saved model: names, head, columns, evaluation and more."""
-    network: LabelNetwork
 
     @property
     @abstractmethod
     def modality(self) -> Literal["text", "image", "features"]:
         """What items are: texts, images, or the features of a row."""
+
+    @property
+    @abstractmethod
+    def decoder(self) -> Decoder:
+        """Calibration, thresholds and constraints of the labels."""
+
+    @property
+    def rule(self) -> str | None:
+        """The rule that decides which labels are predicted, see :mod:`rsoftmax.labels`."""
+        return "expected_f1"
 
     @property
     def names(self) -> list[str]:
@@ -99,25 +109,13 @@ class BaseLabelModel(ABC):
         """The evaluation on held-out items, as :meth:`Evaluation.as_dict` returns it; empty before training."""
         return self.config.evaluation or {}
 
-    def update_config(self, head: dict[str, Any], evaluation: dict[str, Any]) -> None:
-        """Change the settings: arguments of the head, and the evaluation."""
-        self.config.head, self.config.evaluation = self.config.head | head, evaluation
-
     @abstractmethod
-    def embed(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor:
+    def embed(self, items: Sequence[Any], *, verbose: bool = False) -> Any:
         """The features of items, [items, d], on the CPU."""
 
-    def encode(self, items: Sequence[Any], *, verbose: bool = False) -> Tensor | Windows:
-        """The features of items, as the network takes them, on the CPU."""
+    def encode(self, items: Sequence[Any], *, verbose: bool = False) -> Any:
+        """The features of items, as :meth:`outputs` decodes them, on the CPU."""
         return self.embed(items, verbose=verbose)
-
-    @abstractmethod
-    def example(self) -> dict[str, Tensor]:
-        """The tensors of two items, by name, as :meth:`predict_tensors` takes them."""
-
-    @abstractmethod
-    def predict_tensors(self, **tensors: Tensor) -> Output:
-        """Run the model on tensors and decode."""
 
     @abstractmethod
     def check(self, items: Sequence[Any]) -> Sequence[Any]:
@@ -125,7 +123,7 @@ class BaseLabelModel(ABC):
 
     @abstractmethod
     def train_on(
-        self, items: Sequence[Any], y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **rest: Any
+        self, items: Sequence[Any], y: Any, validation: Any, *, random_state: int, verbose: bool, **settings: Any
     ) -> Evaluation:
         """Train on checked items, see :meth:`fit`, and evaluate on held-out ones."""
 
@@ -163,14 +161,15 @@ class BaseLabelModel(ABC):
         (items, y), held_out = self._checked(items, y), None
         if guarantee or review:
             (items, y), held_out = split(items, y, random_state, HELD_OUT)
-            at_best = held_out[1].nan_to_num().double(), held_out[1].double()
+            best = dense(held_out[1]).double()
+            at_best = best.nan_to_num(), best
             if guarantee:
                 guaranteed_threshold(*at_best, **guarantee)
             if review:
                 review_thresholds(*at_best, **review)
         if added is not None:
             more, more_y = self._checked(*added)
-            items, y = [*items, *more], torch.cat([y, more_y])
+            items, y = [*items, *more], stack(y, more_y)
         checked = None if validation is None else self._checked(*validation)
         scores = self.train_on(items, y, checked, random_state=random_state, verbose=verbose, **settings)
         self.config.evaluation, self.config.review = scores.as_dict(), None
@@ -233,9 +232,8 @@ class BaseLabelModel(ABC):
             verbose: show a progress bar.
         """
         names = [*self.names, *([] if strict else unknown_labels(y, self.names))]
-        (items, y), more = self._checked(items, y, names), (0, len(names) - len(self.names))
-        output = self.outputs(items, verbose=verbose)
-        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.labels, more), y, names)
+        items, matrix = self._checked(items, y, names)
+        return self._score(self.encode(items, verbose=verbose), matrix, names)
 
     def guarantee(self, items: Sequence[Any], y: Labels, *, verbose: bool = False, **level: Any) -> Self:
         """Predict label sets with a guaranteed recall or precision, instead of those with the best expected F1.
@@ -251,14 +249,13 @@ class BaseLabelModel(ABC):
         Raises:
             ValueError: these items cannot guarantee the level; the message says how many are needed.
         """
-        items, y = self._checked(items, y)
+        items, matrix = self._checked(items, y)
         x = self.encode(items, verbose=verbose)
         log_odds = self._decode(x).log_odds
         assert log_odds is not None  # the head computes them
-        threshold, controlled = guaranteed_threshold(log_odds, y.double(), **level)
-        head = self.network.head.set_threshold(threshold)
-        output = self._decode(x)
-        scores = evaluate(output.marginals, output.labels, y, self.names).as_dict()
+        threshold, controlled = guaranteed_threshold(log_odds, dense(matrix).double(), **level)
+        self._set_threshold(threshold)
+        scores = self._score(x, matrix, self.names).as_dict()
         scores["guarantee"] = describe_guarantee(**level)
         if uncontrolled := [name for name, passed in zip(self.names, controlled, strict=True) if not passed]:
             scores["not_guaranteed"] = uncontrolled
@@ -267,7 +264,8 @@ class BaseLabelModel(ABC):
                 f" take the threshold of all labels: {list_names(uncontrolled)}",
                 stacklevel=2,
             )
-        self.update_config({"average": head.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}, scores)
+        head = {"average": self.decoder.average, "beta": 1.0, "min_labels": 0, "max_labels": None}
+        self.config.head, self.config.evaluation = self.config.head | head, scores
         return self
 
     def set_review(self, items: Sequence[Any], y: Labels, *, verbose: bool = False, **level: Any) -> Self:
@@ -280,17 +278,17 @@ class BaseLabelModel(ABC):
             level: ``accept``, ``reject``, ``by`` and ``confidence``, as in :func:`rsoftmax.labels.review_thresholds`.
         """
         level = REVIEW | level
-        items, y = self._checked(items, y)
-        rules = self.network.head.decoder.constraints
+        items, matrix = self._checked(items, y)
+        rules = self.decoder.constraints
         if rules.exclusive:
             raise ValueError("review: exclusive labels cannot keep a guarantee; leave out exclusive")
         log_odds = self._decode(self.encode(items, verbose=verbose)).log_odds
         assert log_odds is not None  # the head computes them
-        accept, reject = review_thresholds(log_odds.double(), y, **level)
+        accept, reject = review_thresholds(log_odds.double(), dense(matrix), **level)
         if len(reject) > 1:
             reject = -rules.coherent(-reject)  # a parent is not rejected where its child is not
         bounded = ((threshold - ROUNDING).clamp(-FARTHEST, FARTHEST).tolist() for threshold in (accept, reject))
-        self.config.review = {"levels": level, "num_samples": len(y), "thresholds": list(bounded)}
+        self.config.review = {"levels": level, "num_samples": len(items), "thresholds": list(bounded)}
         return self
 
     @property
@@ -330,7 +328,7 @@ class BaseLabelModel(ABC):
     def expected_f1(self, output: Output) -> Tensor:
         """The expected F1 of the predicted labels of each item of an output, [items]."""
         assert output.log_odds is not None  # the head computes them
-        decoder, no_label = self.network.head.decoder, output.scores.no_label_margin
+        decoder, no_label = self.decoder, output.scores.no_label_margin
         device = decoder.threshold.device
         no_label = None if no_label is None else no_label.to(device)
         p_empty = decoder.no_label_log_odds(output.log_odds.to(device), no_label).sigmoid()[:, 0].cpu()
@@ -342,13 +340,54 @@ class BaseLabelModel(ABC):
         rows = zip(marginals.tolist(), shown.tolist(), order, strict=True)
         return [{self.names[i]: pi[i] for i in first if is_shown[i]} for pi, is_shown, first in rows]
 
-    def _checked(self, items: Sequence[Any], y: Labels, names: Sequence[str] | None = None) -> Part:
+    def _checked(self, items: Sequence[Any], y: Labels, names: Sequence[str] | None = None) -> tuple[Any, Any]:
         """Items and their labels as a matrix; raises unless there are as many."""
-        items, matrix = self.check(items), indicator(y, names or self.names)
-        if len(items) != len(matrix) or not len(matrix):
-            counts = f"{len(items)} and {len(matrix)}"
+        items, matrix = self.check(items), self._indicator(y, names or self.names)
+        if len(items) != matrix.shape[0] or not len(items):
+            counts = f"{len(items)} and {matrix.shape[0]}"
             raise ValueError(f"there must be as many items as labels, and at least one; got {counts}")
         return items, matrix
+
+    def _indicator(self, y: Labels, names: Sequence[str]) -> Any:
+        """Labels as a matrix."""
+        return indicator(y, names)
+
+    @abstractmethod
+    def _decode(self, x: Any) -> Output:
+        """Labels from features, on the CPU."""
+
+    @abstractmethod
+    def _set_threshold(self, threshold: Tensor) -> None:
+        """Predict labels whose log-odds reach a threshold."""
+
+    def _score(self, x: Any, y: Any, names: Sequence[str]) -> Evaluation:
+        """The evaluation of features; ``names`` may have more labels than the model, which are missed."""
+        output, more = self._decode(x), (0, len(names) - len(self.names))
+        return evaluate(nn.functional.pad(output.marginals, more), nn.functional.pad(output.labels, more), y, names)
+
+
+class NetworkModel(BaseLabelModel):
+    """A label model that is one network on the features of an item."""
+
+    network: LabelNetwork
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder of the head."""
+        return self.network.head.decoder
+
+    @property
+    def rule(self) -> str | None:
+        """The rule of the head."""
+        return self.network.head.rule.name
+
+    @abstractmethod
+    def example(self) -> dict[str, Tensor]:
+        """The tensors of two items, by name, as :meth:`predict_tensors` takes them."""
+
+    @abstractmethod
+    def predict_tensors(self, **tensors: Tensor) -> Output:
+        """Run the model on tensors and decode."""
 
     @torch.inference_mode()
     def _decode(self, x: Tensor | Windows) -> Output:
@@ -362,8 +401,25 @@ class BaseLabelModel(ABC):
             )
         return output
 
+    def _set_threshold(self, threshold: Tensor) -> None:
+        self.network.head.set_threshold(threshold)
 
-def split(items: Sequence[Any], y: Tensor, random_state: int, fraction: float) -> tuple[Part, Part]:
+
+def dense(y: Any) -> Tensor:
+    """A matrix of labels, or a sparse one, as a dense tensor."""
+    return y if isinstance(y, Tensor) else torch.from_numpy(y.toarray())
+
+
+def stack(first: Any, second: Any) -> Any:
+    """The rows of two matrices, both dense or both sparse, one below the other."""
+    if isinstance(first, Tensor):
+        return torch.cat([first, second])
+    import scipy.sparse as sp
+
+    return sp.vstack([first, second], "csr")
+
+
+def split(items: Sequence[Any], y: Any, random_state: int, fraction: float) -> tuple[Any, Any]:
     """Items to train on, and a random fraction to hold out."""
     size = max(round(fraction * len(items)), 1)
     if size >= len(items):
@@ -386,8 +442,12 @@ def indicator(y: Labels, names: Sequence[str]) -> Tensor:
                 [1., 1.],
                 [0., 0.]])
     """
-    if _holds_names(y):
-        return _indicator_of_names(y, names)
+    if holds_names(y):
+        rows = label_columns(y, names)
+        matrix = torch.zeros(len(rows), len(names))
+        for row, columns in zip(matrix, rows, strict=True):
+            row[columns] = 1
+        return matrix
     matrix = torch.as_tensor(y, dtype=torch.float32)
     if matrix.ndim != 2 or matrix.shape[1] != len(names):
         raise ValueError(f"labels must be names or a matrix [items, {len(names)}], got shape {[*matrix.shape]}")
@@ -403,7 +463,7 @@ def unknown_labels(y: Labels, names: Sequence[str]) -> list[str]:
         >>> unknown_labels([["joy", "envy"], []], ["anger", "joy"])
         ['envy']
     """
-    if not _holds_names(y):
+    if not holds_names(y):
         return []
     return sorted({name for labels in y if not isinstance(labels, str) for name in labels or []} - set(names))
 
@@ -417,18 +477,20 @@ def check_names(names: Sequence[str], what: str = "labels") -> list[str]:
     return listed
 
 
-def _holds_names(y: Any) -> bool:
+def holds_names(y: Any) -> bool:
+    """Whether labels are names, not a matrix of 0 and 1."""
     return isinstance(y, Sequence) or str(getattr(y, "dtype", "")) == "object"  # pandas columns of lists
 
 
-def _indicator_of_names(y: Any, names: Sequence[str]) -> Tensor:
+def label_columns(y: Any, names: Sequence[str]) -> list[list[int]]:
+    """The columns of the labels of each item, distinct and sorted; raises unless ``names`` has all of them."""
     columns = {name: column for column, name in enumerate(names)}
-    matrix = torch.zeros(len(y), len(names))
-    for index, labels in enumerate(y):
+    listed = []
+    for index, labels in enumerate(y, 1):
         if isinstance(labels, str) or not isinstance(labels, Collection):
             remedy = f"[{labels!r}]" if isinstance(labels, str) else "[] for none"
-            raise ValueError(f"item {index + 1}: labels must be a list of names, got {labels!r}; use {remedy}")
+            raise ValueError(f"item {index}: labels must be a list of names, got {labels!r}; use {remedy}")
         if unknown := [name for name in labels if name not in columns]:
-            raise ValueError(f"item {index + 1}: unknown label {unknown[0]!r}; the labels are {', '.join(names)}")
-        matrix[index, [columns[name] for name in labels]] = 1
-    return matrix
+            raise ValueError(f"item {index}: unknown label {unknown[0]!r}; the labels are {list_names(names, SHOWN)}")
+        listed.append(sorted({columns[name] for name in labels}))
+    return listed

@@ -40,8 +40,8 @@ def model_card(settings: dict[str, Any]) -> str:
     """
     scores = settings.get("evaluation")
     evaluation = _evaluation(scores) if scores else "Not evaluated: the model was not trained by `fit`."
-    about = _about_table(settings) if settings["model_type"] == "rsoftmax-table" else _about_encoder(settings)
-    return TEMPLATE.format(**about, evaluation=evaluation)
+    about = {"rsoftmax-table": _about_table, "rsoftmax-words": _about_words}.get(settings["model_type"], _about_encoder)
+    return TEMPLATE.format(**about(settings), evaluation=evaluation)
 
 
 def _about_table(settings: dict[str, Any]) -> dict[str, str]:
@@ -57,6 +57,17 @@ def _about_table(settings: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _about_words(settings: dict[str, Any]) -> dict[str, str]:
+    labels = count_of(len(settings["labels"]), "label")
+    return {
+        "library": "rsoftmax",
+        "model": "LabelModel",
+        "items": "texts",
+        "description": f"A multi-label classifier for texts: TF-IDF of words and linear classifiers for {labels}.",
+        "example": '"a text"',
+    }
+
+
 def _about_encoder(settings: dict[str, Any]) -> dict[str, str]:
     item = "text" if settings.get("max_tokens") or settings.get("windows") else "image"
     labels = count_of(len(settings.get("id2label") or (0, 1)), "label")  # transformers leaves out LABEL_0 and LABEL_1
@@ -64,7 +75,7 @@ def _about_encoder(settings: dict[str, Any]) -> dict[str, str]:
     what = f"a {encoder} encoder with an rsoftmax head for {labels}"
     return {
         "library": "transformers",
-        "model": "LabelModel",
+        "model": "EncoderModel",
         "items": f"{item}s",
         "description": f"A multi-label classifier for {item}s: {what}.",
         "example": '"image.jpg"' if item == "image" else '"a text"',

@@ -20,7 +20,7 @@ from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models import finetuning
-from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
+from rsoftmax.labels.models.base import LabelNetwork, Labels, NetworkModel, Part, check_names
 from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
@@ -37,7 +37,7 @@ from rsoftmax.labels.rules import Output
 from rsoftmax.labels.windows import Windows
 from rsoftmax.nn import SparsePooling
 
-__all__ = ["LabelModel", "LabelModelConfig", "LabelOutput"]
+__all__ = ["EncoderModel", "EncoderModelConfig", "EncoderModelOutput"]
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_TOKENS = 256  # of a window: the default, unless the encoder takes fewer
@@ -47,8 +47,8 @@ MIN_TOKENS = 4  # two words between the special tokens
 BATCH_SIZE = 32
 
 
-class LabelModelConfig(PreTrainedConfig):
-    """The settings of a :class:`LabelModel`, as ``config.json`` holds them.
+class EncoderModelConfig(PreTrainedConfig):
+    """The settings of a :class:`EncoderModel`, as ``config.json`` holds them.
 
     Args:
         encoder: the encoder's configuration.
@@ -87,11 +87,13 @@ class LabelModelConfig(PreTrainedConfig):
     ) -> None:
         if pooling not in POOLINGS:
             listed = ", ".join(map(repr, POOLINGS))
-            raise ValueError(f"LabelModel: unknown pooling {pooling!r}; choose one of {listed}")
+            raise ValueError(f"EncoderModel: unknown pooling {pooling!r}; choose one of {listed}")
         if max_tokens is not None and not (isinstance(max_tokens, int) and max_tokens >= MIN_TOKENS):
-            raise ValueError(f"LabelModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}")
+            raise ValueError(
+                f"EncoderModel: max_tokens must be an integer of at least {MIN_TOKENS}, got {max_tokens!r}"
+            )
         if windows is not None and not MIN_TOKENS <= windows["overlap"] + MIN_TOKENS <= windows["tokens"]:
-            raise ValueError(f"LabelModel: windows need {MIN_TOKENS} tokens more than their overlap, got {windows}")
+            raise ValueError(f"EncoderModel: windows need {MIN_TOKENS} tokens more than their overlap, got {windows}")
         self.encoder = AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder
         self.pooling, self.normalize, self.features, self.hidden = pooling, normalize, features, hidden
         self.head, self.max_tokens = dict(head or {}), max_tokens
@@ -109,8 +111,8 @@ class LabelModelConfig(PreTrainedConfig):
 
 
 @dataclass
-class LabelOutput(ModelOutput):
-    """The output of a :class:`LabelModel` for a batch.
+class EncoderModelOutput(ModelOutput):
+    """The output of a :class:`EncoderModel` for a batch.
 
     Attributes:
         loss: the loss of the head, if labels were given.
@@ -125,7 +127,7 @@ class LabelOutput(ModelOutput):
     probs: Tensor | None = None
 
 
-class LabelModel(BaseLabelModel, PreTrainedModel):
+class EncoderModel(NetworkModel, PreTrainedModel):
     """An encoder of texts or images with a :class:`rsoftmax.labels.MultiLabelHead`.
 
     Created by :meth:`from_encoder` or :meth:`from_pretrained`, and saved by :meth:`save_pretrained` as one folder with
@@ -144,14 +146,14 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
     run, and no pickle is read.
     """
 
-    config: LabelModelConfig
-    config_class = LabelModelConfig
+    config: EncoderModelConfig
+    config_class = EncoderModelConfig
     base_model_prefix = "label_model"
     accepts_loss_kwargs = False
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     _keep_in_fp32_modules_strict = ["network"]  # noqa: RUF012 - transformers' name
 
-    def __init__(self, config: LabelModelConfig) -> None:
+    def __init__(self, config: EncoderModelConfig) -> None:
         super().__init__(config)
         self.encoder = AutoModel.from_config(config.encoder, trust_remote_code=False)
         self.main_input_name = self.encoder.main_input_name
@@ -198,7 +200,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
             most = min(getattr(processor, "model_max_length", MAX_TOKENS), max_positions(network) or MAX_TOKENS)
             tokens = min(window or max_tokens or layout.max_tokens or MAX_TOKENS, most)
             max_tokens = tokens if max_tokens is None and rule.name != "expected_f1" else max_tokens
-        config = LabelModelConfig(
+        config = EncoderModelConfig(
             encoder=network.config.to_dict(),
             pooling=pooling,
             normalize=layout.normalize if normalize is None else normalize,
@@ -230,7 +232,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         try:
             with quiet():
                 if is_local:
-                    config = LabelModelConfig.from_dict(settings)
+                    config = EncoderModelConfig.from_dict(settings)
                     check_names(config.names)
                     _check_shapes(cls, config, Path(source))
                 else:
@@ -289,7 +291,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
     def inputs(self) -> Inputs:
         """Prepares texts or images for the encoder."""
         if self.processor is None:
-            raise ValueError("LabelModel: no tokenizer or image processor; set model.processor")
+            raise ValueError("EncoderModel: no tokenizer or image processor; set model.processor")
         return _inputs(self.processor, self.main_input_name, self.config)
 
     def forward(
@@ -299,7 +301,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> LabelOutput:
+    ) -> EncoderModelOutput:
         """Predict labels from tokens or pixels, and compute the loss if ``labels``, a matrix of 0 and 1, is given.
 
         Takes what the tokenizer or image processor returns: ``model(**tokenizer(texts, return_tensors="pt"))``.
@@ -310,9 +312,9 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         scores = self.network.scores(x)
         loss = None if labels is None else self.network.head.loss(scores, labels)
         if self.training:
-            return LabelOutput(loss, scores.margins)
+            return EncoderModelOutput(loss, scores.margins)
         output = self.network.head.decode(scores)
-        return LabelOutput(loss, scores.margins, output.marginals, output.probs)
+        return EncoderModelOutput(loss, scores.margins, output.marginals, output.probs)
 
     def features(self, **tensors: Tensor | None) -> Tensor:
         """The pooled output of the encoder for a batch, [items, features], float32."""
@@ -378,7 +380,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         return self.inputs.truncated(items)
 
     def fit(self, items: Sequence[Any], y: Labels, *, finetune: bool = False, **settings: Any) -> Self:
-        """Train on texts or images, as in :meth:`BaseLabelModel.fit`.
+        """Train on texts or images, as in :meth:`NetworkModel.fit`.
 
         Args:
             items: texts, or images as paths or Pillow images.
@@ -417,7 +419,7 @@ class LabelModel(BaseLabelModel, PreTrainedModel):
         try:
             from rsoftmax.labels.estimators.ensemble import fit_features
         except ImportError as missing:
-            raise ImportError(f"LabelModel.fit: {missing}; or pass finetune=True") from None
+            raise ImportError(f"EncoderModel.fit: {missing}; or pass finetune=True") from None
         x = self.encode(items, verbose=verbose)
         held_out = None if validation is None else (self.encode(validation[0], verbose=verbose), validation[1])
         network, scores = fit_features(x, y, held_out, self.names, self.config.head, **settings)
@@ -449,13 +451,13 @@ def _windows(tokens: int) -> dict[str, Any]:
     return {"tokens": tokens, "overlap": round(OVERLAP * tokens), **POOLING}
 
 
-def _inputs(processor: Any, main_input: str, config: LabelModelConfig) -> Inputs:
+def _inputs(processor: Any, main_input: str, config: EncoderModelConfig) -> Inputs:
     windows = (config.windows["tokens"], config.windows["overlap"]) if config.windows else None
     return Inputs(processor, main_input, config.max_tokens, windows)
 
 
 @torch.inference_mode()
-def _count_features(network: PreTrainedModel, processor: Any, config: LabelModelConfig) -> int:
+def _count_features(network: PreTrainedModel, processor: Any, config: EncoderModelConfig) -> int:
     """The number of features of an encoder, from a run with example items."""
     kind, pooling = type(network).__name__, config.pooling
     tensors = _inputs(processor, network.main_input_name, config).batch(example_items(network.main_input_name))
@@ -467,7 +469,7 @@ def _count_features(network: PreTrainedModel, processor: Any, config: LabelModel
     return pool(pooling, output, tensors.get("attention_mask")).shape[-1]
 
 
-def _check_shapes(model: type[LabelModel], config: LabelModelConfig, folder: Path) -> None:
+def _check_shapes(model: type[EncoderModel], config: EncoderModelConfig, folder: Path) -> None:
     """Raise unless the weights have the shapes, and about the number, of those of the model with these settings.
 
     transformers may rename tensors in the file; names that occur only there are left to its own report. A damaged
@@ -494,5 +496,5 @@ def _check_shapes(model: type[LabelModel], config: LabelModelConfig, folder: Pat
         raise ValueError(f"{WEIGHTS} holds {have} weights but {SETTINGS} describes {need}")
 
 
-AutoConfig.register(LabelModelConfig.model_type, LabelModelConfig, exist_ok=True)
-AutoModel.register(LabelModelConfig, LabelModel, exist_ok=True)
+AutoConfig.register(EncoderModelConfig.model_type, EncoderModelConfig, exist_ok=True)
+AutoModel.register(EncoderModelConfig, EncoderModel, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Fine-tuning of a :class:`rsoftmax.labels.LabelModel`, encoder and head, with the Trainer of transformers."""
+"""Fine-tuning of a :class:`rsoftmax.labels.EncoderModel`, encoder and head, with the Trainer of transformers."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, is_vacant,
 from rsoftmax.labels.models.inputs import TEXT
 
 if TYPE_CHECKING:
-    from rsoftmax.labels.models.encoder_model import LabelModel
+    from rsoftmax.labels.models.encoder_model import EncoderModel
 
 STATE = "trainer_state.json"
 TRAINER_FILES = (
@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def finetune(
-    model: "LabelModel",
+    model: "EncoderModel",
     items: Sequence[Any],
     y: Tensor,
     held_out: Part | None,
@@ -127,7 +127,7 @@ def finetune(
 
 
 @torch.inference_mode()
-def calibrate(model: "LabelModel", held_out: Part) -> Evaluation:
+def calibrate(model: "EncoderModel", held_out: Part) -> Evaluation:
     """Fit calibration and thresholds on held-out items, and evaluate on these."""
     scores = model.network.scores(model.embed(held_out[0]).to(model.device))
     head = model.network.head.calibrate(scores, held_out[1].to(model.device))
@@ -189,7 +189,7 @@ class ProgressBar(ProgressCallback):
         super().on_train_end(args, state, control, **rest)  # type: ignore[no-untyped-call]
 
 
-def _trainer(model: "LabelModel", arguments: TrainingArguments, train: Part, held_out: Part) -> Trainer:
+def _trainer(model: "EncoderModel", arguments: TrainingArguments, train: Part, held_out: Part) -> Trainer:
     """A Trainer on items under the name of the encoder's main input, by whose length it groups texts."""
     name, inputs = model.main_input_name, model.inputs
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
 
 WEIGHTS, SETTINGS, CARD = "model.safetensors", "config.json", "README.md"
-LABELS, TABLE = "rsoftmax-labels", "rsoftmax-table"
-KINDS = {LABELS: "LabelModel", TABLE: "TableModel"}
+LABELS, TABLE, WORDS = "rsoftmax-labels", "rsoftmax-table", "rsoftmax-words"
+KINDS = {LABELS: "EncoderModel", TABLE: "TableModel", WORDS: "LabelModel"}
 """The kinds of saved models: ``model_type`` in config.json, and the class in ``rsoftmax.labels`` that loads them."""
 UNFINISHED, COMMITTED = ".rsoftmax-unfinished-", ".rsoftmax-committed"
 

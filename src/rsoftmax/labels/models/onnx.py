@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rsoftmax.labels.models.base import BaseLabelModel
+from rsoftmax.labels.models.base import BaseLabelModel, NetworkModel
 from rsoftmax.labels.models.folders import replacing
 
 try:
@@ -30,7 +30,7 @@ TOLERANCE = 1e-3  # between the marginals of torch and of ONNX Runtime
 class _Predictions(nn.Module):
     """Marginals and labels from the model's tensors, in their order."""
 
-    def __init__(self, model: BaseLabelModel, names: Sequence[str]) -> None:
+    def __init__(self, model: NetworkModel, names: Sequence[str]) -> None:
         super().__init__()
         self.model, self.names = model, list(names)
 
@@ -43,7 +43,7 @@ def export(model: BaseLabelModel, path: Path) -> None:
     """Export a label model, and check that ONNX Runtime predicts what torch predicts before the file appears.
 
     Args:
-        model: a :class:`rsoftmax.labels.LabelModel` or :class:`rsoftmax.labels.TableModel`.
+        model: a :class:`rsoftmax.labels.EncoderModel` or :class:`rsoftmax.labels.TableModel`.
         path: the file to write.
 
     The inputs are those of the model, for any batch size and number of tokens. The outputs are ``marginals``, float
@@ -51,6 +51,8 @@ def export(model: BaseLabelModel, path: Path) -> None:
     """
     if not path.resolve().parent.is_dir() or path.is_dir():
         raise FileNotFoundError(f"cannot write {path}: name a file in an existing folder")
+    if not isinstance(model, NetworkModel):
+        raise ValueError("ONNX has no operator for the words of a text; train with --encoder (LabelModel.from_encoder)")
     inputs = model.example()
     network = _Predictions(model, list(inputs)).eval()
     shapes = tuple(dict.fromkeys(DYNAMIC.get(name, (0,)), torch.export.Dim.AUTO) for name in inputs)

@@ -16,7 +16,7 @@ from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
 from rsoftmax.labels.evaluation import Evaluation
-from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, Part, check_names
+from rsoftmax.labels.models.base import LabelNetwork, Labels, NetworkModel, Part, check_names
 from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
@@ -66,7 +66,7 @@ class TableConfig:
         return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
 
 
-class TableModel(BaseLabelModel, nn.Module):
+class TableModel(NetworkModel, nn.Module):
     """A multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
 
     Args:
@@ -92,7 +92,7 @@ class TableModel(BaseLabelModel, nn.Module):
         self.config = TableConfig(check_names(features, "features"), self.labels or [])
 
     def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
-        """Train on rows, as in :meth:`BaseLabelModel.fit`.
+        """Train on rows, as in :meth:`NetworkModel.fit`.
 
         Args:
             items: a value for each feature; a column contains numbers only, or texts only.

@@ -1,0 +1,156 @@
+r"""TF-IDF of words and pairs of neighbouring words: sparse features of texts of any length, in any language.
+
+.. math:: x_{dt} \propto (1 + \log n_{dt}) \left(1 + \log \frac{1 + N}{1 + N_t}\right), \qquad |x_d| = 1
+
+with n occurrences of term t in document d, and N_t of N documents that contain it. Documents are read one by one.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["TfIdf"]
+
+MIN_TEXTS = 2  # that contain a term
+MAX_TERMS = 2**18
+MAX_PAIRS = 2**26  # counted at the same time; beyond that, the rare ones are dropped
+TEXTS_AT_ONCE = 500
+SECOND = 2**31  # more than the number of any word
+# Scripts without spaces between words: every character is a word. Thai, Lao, Myanmar, Khmer, kana, Han.
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+MARKS = "".join(char for char in map(chr, range(0x300, 0xFFFF)) if unicodedata.category(char) in ("Mn", "Mc"))
+PAUSES = r",.;:'\"()\-"  # no terms, unlike ! ? % and emoji
+ASCII_WORD = re.compile(rf"\w+|[^\w\s{PAUSES}]")
+WORD = re.compile(rf"[{UNSPACED}]|(?![{UNSPACED}])\w(?:(?![{UNSPACED}])[\w{MARKS}])*|[^\w\s{PAUSES}{MARKS}]")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in lower case, and its symbols.
+
+    Example:
+        >>> words("Don't panic! पानी 漢字")
+        ['don', 't', 'panic', '!', 'पानी', '漢', '字']
+    """
+    return (ASCII_WORD if text.isascii() else WORD).findall(text.lower())
+
+
+class TfIdf:
+    """Maps texts to sparse unit vectors, one feature for each term.
+
+    Args:
+        terms: words, and pairs of words with a space between them.
+        idf: the weight of each term.
+
+    Example:
+        >>> vectorizer = TfIdf.fit(["red wine", "red wine", "white wine"])
+        >>> vectorizer.terms
+        ['red', 'wine', 'red wine']
+        >>> vectorizer.transform(["Wine, white"]).toarray().round(1)
+        array([[0., 1., 0.]], dtype=float32)
+
+    A term occurs in at least two texts; of more than 262,144 the most frequent ones are taken.
+    """
+
+    def __init__(self, terms: Sequence[str], idf: NDArray[np.float32]) -> None:
+        if len(terms) != len(idf):
+            raise ValueError(f"TfIdf: got {len(terms)} terms and {len(idf)} weights; each term has one")
+        self.terms, self.idf = list(terms), idf
+        self._ids: dict[str, int] = {}
+        split = [[self._ids.setdefault(word, len(self._ids)) for word in term.split(" ")] for term in self.terms]
+        self._word_terms = np.full(len(self._ids) + 1, -1)  # the last one: unknown words
+        pairs: list[tuple[int, int]] = []
+        for index, parts in enumerate(split):
+            if len(parts) == 1:
+                self._word_terms[parts[0]] = index
+            else:
+                pairs.append((SECOND * parts[0] + parts[1], index))
+        self._pairs, self._pair_terms = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
+
+    @classmethod
+    def fit(cls, texts: Iterable[str]) -> Self:
+        """Choose the terms, and weight them by their rarity.
+
+        Raises:
+            ValueError: no word occurs in two texts.
+        """
+        ids: dict[str, int] = {}
+        word_counts, pairs, pair_counts = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        num_texts, least = 0, 1
+        for batch in _batches(texts):
+            num_texts += len(batch)
+            numbered = [
+                np.array([ids.setdefault(word, len(ids)) for word in words(text)], dtype=np.int64) for text in batch
+            ]
+            word_counts = np.pad(word_counts, (0, len(ids) - len(word_counts)))
+            word_counts += np.bincount(_distinct(numbered), minlength=len(ids))
+            new, counts = np.unique(_distinct(_pairs(x) for x in numbered), return_counts=True)
+            pairs, pair_counts = _add(pairs, pair_counts, new, counts)
+            while len(pairs) > MAX_PAIRS:
+                frequent = pair_counts > least
+                pairs, pair_counts, least = pairs[frequent], pair_counts[frequent], least + 1
+        names = np.array(list(ids), dtype=object)
+        counts = np.concatenate([word_counts, pair_counts])
+        chosen = np.flatnonzero(counts >= MIN_TEXTS)
+        if not len(chosen):
+            raise ValueError(f"no word occurs in two of the {num_texts} texts: there is nothing to learn labels from")
+        chosen = np.sort(chosen[np.argsort(-counts[chosen], kind="stable")[:MAX_TERMS]])
+        first, second = np.divmod(pairs[chosen[chosen >= len(ids)] - len(ids)], SECOND)
+        terms = [*names[chosen[chosen < len(ids)]], *(names[first] + " " + names[second])]
+        idf = 1 + np.log((1 + num_texts) / (1 + counts[chosen]))
+        return cls(terms, idf.astype(np.float32))
+
+    def transform(self, texts: Iterable[str]) -> sp.csr_array:
+        """The features of texts, float32 [texts, terms]; zeros for a text without any term."""
+        parts = [self._features(batch) for batch in _batches(texts)]
+        return sp.vstack(parts, "csr") if parts else sp.csr_array((0, len(self.terms)), dtype=np.float32)
+
+    def _features(self, texts: Sequence[str]) -> sp.csr_array:
+        unknown = len(self._ids)
+        rows = []
+        for text in texts:
+            x = np.array([self._ids.get(word, unknown) for word in words(text)], dtype=np.int64)
+            pairs = _pairs(x)
+            at = np.searchsorted(self._pairs, pairs).clip(max=max(len(self._pairs) - 1, 0))
+            is_term = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
+            features = np.concatenate([self._word_terms[x], self._pair_terms[at[is_term]]])
+            rows.append(features[features >= 0])
+        indices, indptr = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+        x = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(self.terms)))
+        x.sum_duplicates()
+        x.data = (1 + np.log(x.data)) * self.idf[x.indices]
+        lengths = np.sqrt(x.power(2).sum(1))
+        x.data /= np.repeat(lengths, np.diff(x.indptr))
+        return x
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, some at a time."""
+    remaining = iter(texts)
+    while batch := list(islice(remaining, TEXTS_AT_ONCE)):
+        yield batch
+
+
+def _pairs(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair of neighbouring words."""
+    return SECOND * words[:-1] + words[1:]
+
+
+def _distinct(rows: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The distinct numbers of each text, one text after the other."""
+    return np.concatenate([np.unique(row) for row in rows])
+
+
+def _add(
+    keys: NDArray[np.int64], counts: NDArray[np.int64], new: NDArray[np.int64], more: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The sum of two tables of counts, sorted by key."""
+    merged, where = np.unique(np.concatenate([keys, new]), return_inverse=True)
+    return merged, np.bincount(where, np.concatenate([counts, more])).astype(np.int64)
