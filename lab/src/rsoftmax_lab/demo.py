@@ -47,7 +47,7 @@ def demo(out: Path) -> None:
             before += seconds
             bar.update(task, completed=before)
             console.print(title, style="bold")
-            console.print(shown.rich("") if isinstance(shown, Table) else shown, markup=False)
+            console.print(shown.rich("") if isinstance(shown, Table) else shown, markup=False, soft_wrap=True)
             console.print(f"{sentence}\n", markup=False)
     console.print("Figures:", *(f"  {path}" for path in sorted(out.glob("*.png"))), sep="\n")
     console.print("Try next:", *(f"  {command:76} {text}" for command, text in NEXT.items()), sep="\n", soft_wrap=True)
@@ -174,7 +174,7 @@ def labels(out: Path, advance: Advance) -> Block:
     return Block(
         f"3. From texts to labels ({TEXTS} texts; nothing is downloaded)",
         "\n".join(shown),
-        "The model is one folder: vocabulary, weights, calibration, thresholds, a model card.",
+        "Predicted are the labels with the best expected macro-F1. The model is one folder, without pickle.",
     )
 
 
