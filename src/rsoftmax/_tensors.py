@@ -98,6 +98,11 @@ def clone_if_inference(tensor: Tensor | None) -> Tensor | None:
     return tensor.clone() if tensor is not None and tensor.is_inference() else tensor
 
 
+def memory_state(tensor: Tensor) -> tuple[int, int]:
+    """Two numbers that change whenever an operation of torch writes to the memory of a tensor or replaces it."""
+    return tensor._version, tensor.data_ptr()
+
+
 def gather(tensor: Tensor) -> Tensor:
     """The whole of a tensor that ``fully_shard`` has divided among processes; all of them must call it."""
     whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

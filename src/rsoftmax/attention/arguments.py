@@ -10,6 +10,7 @@ from torch import Tensor
 from rsoftmax._rows import broadcast, inside_domain
 from rsoftmax._tensors import FLOATS, Value, at_least_float32, shape_of
 from rsoftmax.kernels.attention_args import AttentionArgs
+from rsoftmax.kernels.key_shadow import shadow_of
 from rsoftmax.registry import MAPPINGS
 
 LogNScale = bool | tuple[Value, Value, Value]
@@ -65,6 +66,7 @@ def prepare(
         number, tensor = None, _per_head(caller, name, setting, sizes, q.device)
     usual = 1 / math.sqrt(max(q.shape[-1], 1))
     args = AttentionArgs(q, k, v, bias, tensor, mask, mapping, number, usual, is_causal, dropout_p, options)
+    args = args._replace(shadow=None if torch.compiler.is_compiling() else shadow_of(key))
     return _apply_scale(caller, args, scale, log_n_scale, sizes), shape
 
 

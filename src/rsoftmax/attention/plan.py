@@ -98,7 +98,7 @@ def has_graph_op(device: torch.device) -> bool:
 def graph_output(args: AttentionArgs) -> Tensor:
     """The output, at least float32, by the operator."""
     seed = torch.randint(1 << 62, ()) if args.dropped else None
-    o: Tensor = torch.ops.rsoftmax.attention(*args[:-1], seed, is_recorded(*args.tensors))[0]
+    o: Tensor = torch.ops.rsoftmax.attention(*args[:-2], seed, is_recorded(*args.tensors))[0]
     return o
 
 

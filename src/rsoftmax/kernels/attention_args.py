@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rsoftmax._tensors import Value, at_least_float32
+from rsoftmax.kernels.key_shadow import KeyShadow
 
 STEPS = 1 << 16  # dropout draws 16 bits for each weight: its probability is a multiple of 1 / 65536
 TENSORS = 6
@@ -31,6 +32,7 @@ class AttentionArgs(NamedTuple):
     dropout_p: float
     options: tuple[float, ...]  # of the mapping, in the order of its MappingSpec
     seed: int | None = None  # of dropout; None: torch draws
+    shadow: KeyShadow | None = None  # of the keys; it changes no result
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

@@ -14,6 +14,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, Pr
 from rsoftmax._tensors import is_recorded
 from rsoftmax.attention.transformers import adapter
 from rsoftmax.attention.transformers.adapter import DynamicLayer
+from rsoftmax.kernels.key_shadow import KeyShadow
 from rsoftmax.registry import MAPPINGS
 
 SPARE = 4  # a new buffer has room for a quarter more tokens; memory that is not written costs nothing
@@ -46,21 +47,26 @@ class GrowingCache(DynamicCache):
 
 
 class Buffer:
-    """Memory for a tensor [batch, heads, tokens, width] that grows along its tokens.
+    """Memory for a tensor [batch, heads, tokens, width] that grows along its tokens, and its shadow.
 
-    The tensor is recognized by identity. If another was put in its place, the next step copies that one.
+    The tensor is recognized by identity. If another was put in its place, the next step copies that one. Each memory
+    has a shadow of its own, so that tensors which still use the memory of before keep theirs.
     """
 
     def __init__(self) -> None:
         self.memory = self.used = torch.empty(0, 0, 0, 0)
+        self.shadow = KeyShadow()
 
     def append(self, before: Tensor, new: Tensor) -> Tensor:
         """The tensor with further tokens."""
         start, end = before.shape[-2], before.shape[-2] + new.shape[-2]
         if before is not self.used or end > self.memory.shape[-2]:
-            self.memory = new.new_empty((*new.shape[:2], end + end // SPARE, new.shape[-1]))
-            self.memory[:, :, :start] = before
-        self.memory[:, :, start:end] = new
+            memory = new.new_empty((*new.shape[:2], end + end // SPARE, new.shape[-1]))
+            memory[:, :, :start] = before
+            is_same = before is self.used
+            self.shadow = self.shadow.map(Tensor.clone, self.memory, memory) if is_same else KeyShadow()
+            self.memory = memory
+        self.shadow.append(self.memory, start, new)
         return self._use(end)
 
     def crop(self, before: Tensor, count: int) -> Tensor:
@@ -71,11 +77,14 @@ class Buffer:
         """The tensor with other elements along its batch dimension."""
         if before is not self.used:
             return change(before)
-        self.memory = change(self.memory)
+        memory = change(self.memory)
+        self.shadow = self.shadow.map(change, self.memory, memory)
+        self.memory = memory
         return self._use(before.shape[-2])
 
     def _use(self, tokens: int) -> Tensor:
         self.used = self.memory[:, :, :tokens]
+        self.used.shadow = self.shadow  # type: ignore[attr-defined]
         return self.used
 
 

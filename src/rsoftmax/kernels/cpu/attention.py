@@ -9,9 +9,11 @@ from rsoftmax._tensors import is_eager_cpu
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.attention_args import AttentionArgs
 from rsoftmax.kernels.cpu import DTYPES, OPERATIONS, STATE
+from rsoftmax.kernels.key_shadow import WIDTH
 
 NUMBERS = max(STATE.values(), default=0)  # how many numbers forward keeps for backward, for each query
 NO_STRIDES = (0, 0, 0, 0, 0)
+FEW_QUERIES = 8  # of a head, which a shadow of the keys serves
 
 
 def supports(name: str, dtype: torch.dtype) -> bool:
@@ -39,8 +41,18 @@ def forward(args: AttentionArgs, keep_state: bool) -> tuple[Tensor, Tensor | Non
     batch, heads, groups, queries, _ = args.q.shape
     o = args.q.new_empty((batch, queries, heads, groups, args.v.shape[-1]), dtype=torch.float32).permute(0, 2, 3, 1, 4)
     state = new_state(args.q, True) if keep_state else None
-    _run(args, o=o, state=state)
+    shadow, unchanged = None, 0
+    if args.shadow is not None and not keep_state and _may_skip_keys(args):
+        shadow, unchanged = args.shadow.use(args.k[:, :, 0])
+        shadow = shadow[:, :, None, None]
+    _run(args, o=o, state=state, shadow=shadow, unchanged=unchanged)
     return o, state
+
+
+def _may_skip_keys(args: AttentionArgs) -> bool:
+    """Whether a shadow of the keys is of use. The kernel skips keys that it proves to have no weight."""
+    few = args.q.shape[2] * args.q.shape[3] <= FEW_QUERIES and args.q.shape[4] <= WIDTH
+    return few and args.bias is None and not args.dropped and args.mapping != "softmax"
 
 
 def backward(
@@ -68,6 +80,8 @@ def _run(
     d: tuple[Tensor, Tensor, Tensor] | None = None,
     dbias: Tensor | None = None,
     dvalues: Tensor | None = None,
+    shadow: Tensor | None = None,
+    unchanged: int = 0,
 ) -> None:
     """Fill ``o`` and ``state``; with ``g``, fill the gradients. The fields are those of csrc/attention/call.h."""
     batch, heads, groups, queries, width = args.q.shape
@@ -96,6 +110,9 @@ def _run(
         bias_strides=_strides(args.bias, *full, keys),
         mask=_address(args.mask),
         mask_strides=_strides(args.mask, *full, keys),
+        shadow=_address(shadow),
+        shadow_strides=NO_STRIDES if shadow is None else shadow.stride(),
+        unchanged=unchanged,
         number=0.0 if args.number is None else args.number,
         values=_address(values),
         values_strides=_strides(values, *full, 1),

@@ -10,8 +10,8 @@
 namespace rsoftmax {
 namespace {
 
-// Measured: so few queries of a head do not pay for panels; the values of so many keys stay in a near cache.
-constexpr long few_queries = 8, key_tile = 128;
+// Measured: the values of so many keys stay in a near cache.
+constexpr long key_tile = 128;
 // With a larger share of weights that are not zero, dense products are faster; measured.
 constexpr double dense_forward = .55, dense_backward = .42;
 
@@ -50,8 +50,9 @@ struct Panels {
     void multiply(const float* q, long q_row, long rows, Range keys, float* s, long s_row) const {
         if (head.rows() <= few_queries) {
             with_dtype(head.call, [&](auto format) {
-                auto first = (const decltype(format)*)x + head.offset(strides) + keys.first * strides[3];
-                dots(q, q_row, rows, first, strides[3], keys.size(), width, memory, s + keys.first, s_row);
+                using S = decltype(format);
+                EachRow<S> all{(const S*)x + head.offset(strides) + keys.first * strides[3], strides[3]};
+                dots<S>(q, q_row, rows, all, keys.size(), width, memory, s + keys.first, s_row);
             });
             return;
         }
@@ -59,6 +60,15 @@ struct Panels {
             if (!all) build(j, memory);
             strip<false>({q, q_row, 1}, all ? memory + j * width : memory, tile_cols, width, s + j, s_row, rows);
         }
+    }
+
+    // s = q x^T for one query and some keys, from a key on; room for whole vectors.
+    void multiply_some(const float* q, long q_row, long first, const int32_t* keys, long count, float* s) const {
+        with_dtype(head.call, [&](auto format) {
+            using S = decltype(format);
+            ListedRows<S> some{(const S*)x + head.offset(strides) + first * strides[3], strides[3], keys};
+            dots<S>(q, q_row, 1, some, count, width, memory, s, 0);
+        });
     }
 
 private:

@@ -5,6 +5,9 @@
 
 namespace rsoftmax {
 
+// So few queries of a head do not pay for transposed keys; measured.
+constexpr long few_queries = 8;
+
 // Of a tensor of five dimensions, in elements; 0 where one value serves all.
 using Strides = int64_t[5];
 
@@ -23,6 +26,12 @@ struct AttentionCall {
     // 0 = masked.
     const uint8_t* mask;
     Strides mask_strides;
+
+    // A shadow of the keys of each head, see shadow.h, and how many of the first keys have not changed since it was
+    // used; only for few queries, without bias, dropout and states.
+    char* shadow;
+    Strides shadow_strides;
+    int64_t unchanged;
 
     // The parameter of the mapping: `values`, one for each row, or else `number`.
     double number;

@@ -1,7 +1,7 @@
 // Attention, forward: scores, thresholds, and a sum over the values that have weight.
 #pragma once
 
-#include "blocks.h"
+#include "screen.h"
 
 namespace rsoftmax {
 namespace {
@@ -24,11 +24,12 @@ struct Forward {
     bool was_dense = false;
     QuantileHint hint;
     VisibleKeys visible;
+    Screen screen;
 
     Forward(const AttentionCall& call, Memory& memory)
         : call(call), q_row(padded<float>(call.width)), v_row(padded_to_tile(call.value_width)),
           s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= block_rows),
-          visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
+          visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))}, screen(call, memory, s_row) {
         long rows = std::min<long>(block_rows, call.groups * call.rows);
         panels = memory.take<float>((is_one_block ? tile_cols : padded_to_tile(call.length)) * q_row);
         values = memory.take<float>(is_one_block || in_place(call, call.value_width) ? 0 : call.length * v_row);
@@ -60,12 +61,16 @@ private:
     void map_block(const Block& b, long head_number, const Panels& keys, Rows v) {
         RowState states[block_rows];
         b.copy_queries(q, q_row);
-        b.compute_scores(q, q_row, keys, s, s_row);
-        for (long i = 0; i < b.rows; i++)
-            states[i] = functions.find_threshold(b.scores_of(s, s_row, i), hint, scratch);
-        bool is_listed = !was_dense;
-        if (is_listed) build_lists(b, states);
-        was_dense = is_dense(b, states, v, is_listed);
+        bool is_screened = call.shadow && screen.find(b, q, q_row, functions, scratch);
+        if (is_screened) list_screened(b, keys, states);
+        else {
+            b.compute_scores(q, q_row, keys, s, s_row);
+            for (long i = 0; i < b.rows; i++)
+                states[i] = functions.find_threshold(b.scores_of(s, s_row, i), hint, scratch);
+        }
+        bool is_listed = is_screened || !was_dense;
+        if (is_listed && !is_screened) build_lists(b, states);
+        was_dense = !is_screened && is_dense(b, states, v, is_listed);
         if (was_dense && values_are_moderate(head_number, v)) map_dense(b, states, v);
         else {
             if (!is_listed) build_lists(b, states);
@@ -78,6 +83,23 @@ private:
             for (long d = 0; d < call.value_width; d += lanes<float>)
                 store(to + d, load(o + i * v_row + d), call.value_width - d);
             if (call.states) call.states[query.number(call)] = states[i];
+        }
+    }
+
+    // The lists of all rows from the scores of the keys that may have weight: the same bits as from all scores.
+    void list_screened(const Block& b, const Panels& keys, RowState* states) {
+        lists.begin(b.max_keys);
+        long used = 0;
+        for (long i = 0; i < b.rows; i++) {
+            const int32_t* some = screen.keys[i];
+            long count = screen.count[i], first = b.keys[i].first;
+            keys.multiply_some(q + i * q_row, q_row, first, some, count, s);
+            std::fill(s + count, s + padded<float>(count), -inf<float>);
+            ScoreRow scores{s, count, 0, b.query(i).parameter(call), b.keys[i].size() - count};
+            states[i] = functions.find_threshold(scores, hint, scratch);
+            functions.build_list(scores, states[i], lists, i, used);
+            for (long j = used; j < used + lists.count[i]; j++) lists.keys[j] = int32_t(first + some[lists.keys[j]]);
+            used += padded<float>(lists.count[i]);
         }
     }
 

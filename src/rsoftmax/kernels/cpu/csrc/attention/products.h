@@ -131,14 +131,14 @@ template <class S> NOINLINE void build_panel(const S* x, long x_row, long rows, 
 
 // --------------------------------------------------------------------------------------------- products with few rows
 
-// Rows times a factor, as float32, each filled with zeros up to `to_row` entries, a multiple of lanes.
+// A row times a factor, as float32, filled with zeros up to `to_row` entries, a multiple of lanes; and several rows.
+template <class S> INLINE void copy_row(const S* x, long width, float* to, long to_row, float factor = 1) {
+    for (long d = 0; d < to_row; d += lanes<float>)
+        store(to + d, d < width ? load(x + d, width - d) * factor : Vec<float>{});
+}
 template <class S>
 NOINLINE void copy_rows(const S* x, long x_row, long rows, long width, float* to, long to_row, float factor = 1) {
-    for (long i = 0; i < rows; i++)
-        for (long d = 0; d < to_row; d += lanes<float>) {
-            Vec<float> v = d < width ? load(x + i * x_row + d, width - d) * factor : Vec<float>{};
-            store(to + i * to_row + d, v);
-        }
+    for (long i = 0; i < rows; i++) copy_row(x + i * x_row, width, to + i * to_row, to_row, factor);
 }
 
 // to[i] = the products of row i of Q rows a with as many rows x as a vector has lanes, of `vectors` vectors each.
@@ -168,24 +168,36 @@ INLINE void dot_tile(const float* a, long a_row, const float* const* x, long vec
     for (int j = 0; j < Q; j++) store(to + j * to_row, row_sums<float>(sum[j]));
 }
 
-// to (rows x count) = a x^T for a few rows a, filled with zeros up to whole vectors, and `count` rows x, which are
-// read once; to holds whole vectors.  copy: as many rows of a as a vector has lanes, for rows that cannot be read in
-// place.
-template <class S>
-NOINLINE void dots(const float* a, long a_row, long rows, const S* x, long x_row, long count, long width, float* copy,
-    float* to, long to_row) {
+// Rows in memory: all, one after the other, or some of them by their numbers.
+template <class S> struct EachRow {
+    const S* x;
+    long row;
+    INLINE const S* operator()(long j) const { return x + j * row; }
+};
+template <class S> struct ListedRows {
+    const S* x;
+    long row;
+    const int32_t* numbers;
+    INLINE const S* operator()(long j) const { return x + numbers[j] * row; }
+};
+
+// to (rows x count) = a x^T for a few rows a, filled with zeros up to whole vectors, and `count` rows x(j) of numbers S,
+// which are read once; to holds whole vectors.  copy: as many rows of a as a vector has lanes, for rows that cannot be
+// read in place.
+template <class S, class X>
+NOINLINE void dots(const float* a, long a_row, long rows, X x, long count, long width, float* copy, float* to,
+    long to_row) {
     constexpr long n = lanes<float>;
     const float* row[n];
     long vectors = padded<float>(width) / n;
     for (long j = 0; j < count; j += n) {
+        for (long i = 0; i < n; i++) prefetch_row(x(std::min(j + rows_ahead + i, count - 1)), width);
         bool in_place = std::is_same_v<S, float> && width % n == 0;
-        long here = std::min(n, count - j);
-        for (long i = 0; i < n; i++) prefetch_row(x + (j + rows_ahead + i) * x_row, width);
-        if (!in_place) copy_rows(x + j * x_row, x_row, here, width, copy, vectors * n);
-        // Beyond the end, the last row is read again.
         for (long i = 0; i < n; i++) {
-            long k = std::min(i, here - 1);
-            row[i] = in_place ? (const float*)(x + (j + k) * x_row) : copy + k * vectors * n;
+            // Beyond the end, the last row is read again.
+            const S* next = x(std::min(j + i, count - 1));
+            row[i] = in_place ? (const float*)next : copy + i * vectors * n;
+            if (!in_place) copy_row(next, width, copy + i * vectors * n, vectors * n);
         }
         long i = 0;
         for (; i + 4 <= rows; i += 4) dot_tile<4>(a + i * a_row, a_row, row, vectors, to + i * to_row + j, to_row);

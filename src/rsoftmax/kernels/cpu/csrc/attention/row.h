@@ -36,6 +36,8 @@ struct ScoreRow {
     // first_key: the key of x[0].
     long n, first_key;
     Parameter parameter;
+    // The number of further scores, which are unmasked and less than all that have weight or decide about a threshold.
+    long further = 0;
 };
 
 // The coefficients of the gradient in a row: ds = c (dp - mean), and `term`, whose sum times (dp - mean) is the
@@ -51,6 +53,9 @@ struct GradientReceiver {
 struct AttentionFunctions {
     // Whether the mean in Coefficients is that under c; otherwise under p.
     bool is_projection;
+    // No lower score has weight or decides about a threshold, whatever the scores are of which x has lower bounds; -inf
+    // if that excludes none.  scratch holds two rows.
+    float (*least_score)(const ScoreRow& x, float* scratch);
     // The maximum and the threshold.  scratch holds three rows.
     RowState (*find_threshold)(const ScoreRow&, QuantileHint&, float* scratch);
     long (*support_size)(const ScoreRow&, const RowState&);

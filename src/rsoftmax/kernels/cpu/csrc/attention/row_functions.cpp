@@ -80,6 +80,28 @@ inline void find_entmax(const ScoreRow& row, RowState& s, float* scratch) {
     }
 }
 
+// How far below the maximum a score may lie that has weight, or is summed while tau is searched.
+template <class Op> float reach(const Parameter& parameter) {
+    if constexpr (std::is_same_v<Op, TSoftmax>) return float(parameter.value);
+    if constexpr (Op::power > 0) return Op::power;
+    if constexpr (Op::power < 0) return float(1.00001 / (parameter.value - 1));
+    return inf<float>;
+}
+
+template <class Op> float least_score(const ScoreRow& row, float* scratch) {
+    if (!Op::valid(row.parameter)) return -inf<float>;
+    if constexpr (Op::selects) {
+        QuantilePosition at(row.parameter, row.n);
+        // One less, since the position is rounded, and scores may turn out to be masked.
+        long j = std::max(long(at.position) - 1, 0l), size = padded<float>(row.n) + lanes<float>;
+        return at.is_dense ? -inf<float> : select<float>(row.x, row.n, j, inf<float>, scratch, scratch + size).lo;
+    }
+    Vec<float> most = splat(-inf<float>);
+    for (long i = 0; i < row.n; i += lanes<float>) most = maximum(most, load(row.x + i));
+    float top = reduce(most, maximum), distance = reach<Op>(row.parameter);
+    return top - distance - (std::abs(top) + distance) * 0x1p-22f;
+}
+
 // For the projections, lo is tau.  Must match `forward` in rows/operations.h.
 template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch) {
     const float* x = row.x;
@@ -87,7 +109,7 @@ template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& h
     RowStats<Op::selects> stats(x, n);
     if (stats.has_bad || !Op::valid(row.parameter)) return {NAN, 0, 0, 0, 0, 0};
     if (stats.unmasked == 0) return {0, 0, 0, 0, 0, 0};
-    RowState s{stats.top, 0, 0, 0, 0, double(stats.unmasked)};
+    RowState s{stats.top, 0, 0, 0, 0, double(stats.unmasked + row.further)};
     if constexpr (Op::selects) {
         long size = padded<float>(n) + lanes<float>;
         Op::find_quantile(n, row.parameter, s, [&](long j) {
@@ -339,7 +361,7 @@ double propagate_threshold(const ScoreRow& row, const RowState& s, double total,
 }
 
 template <class Op> constexpr AttentionFunctions functions = {
-    Op::power != 0, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
+    Op::power != 0, least_score<Op>, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
     rebuild_list<Op>, propagate_threshold<Op>};
 
 // In the order of operation_names.

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "../attention/attention.h"
+#include "../attention/shadow.h"
 #include "../rows/rows.h"
 
 namespace rsoftmax {
@@ -45,8 +46,8 @@ template <> struct Entry<AttentionCall> {
     static constexpr Field fields[] = {
         ITEM(op), ITEM(dtype), ITEM(batch), ITEM(heads), ITEM(groups), ITEM(rows), ITEM(length), ITEM(width),
         ITEM(value_width), ITEM(q), ITEM(k), ITEM(v), ITEM(q_strides), ITEM(k_strides), ITEM(v_strides), ITEM(bias),
-        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(number), ITEM(values), ITEM(values_strides),
-        ITEM(edge), ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states),
+        ITEM(bias_strides), ITEM(mask), ITEM(mask_strides), ITEM(shadow), ITEM(shadow_strides), ITEM(unchanged),
+        ITEM(number), ITEM(values), ITEM(values_strides), ITEM(edge), ITEM(scale), ITEM(causal), ITEM(dropped), ITEM(seed), ITEM(o), ITEM(o_strides), ITEM(states),
         ITEM(g), ITEM(g_strides), ITEM(dq), ITEM(dk), ITEM(dv), ITEM(dbias), ITEM(dbias_strides), ITEM(dvalues),
         ITEM(threads)};
 #undef ITEM
@@ -56,6 +57,11 @@ template <> struct Entry<AttentionCall> {
             return "sizes must be positive";
         if (!call.q || !call.k || !call.v) return "q, k and v are needed";
         if (!call.g && !call.o) return "o is needed";
+        if (call.shadow && (call.groups * call.rows > few_queries || call.width > shadow_width))
+            return "a shadow is for few queries of a moderate width";
+        if (call.shadow && (call.bias || call.dropped || call.states || call.g))
+            return "a shadow excludes bias, dropout and gradients";
+        if (call.shadow && call.shadow_strides[1] < shadow_size(call.length, call.width)) return "the shadow is too small";
         if (call.g && !(call.states && call.dq && call.dk && call.dv)) return "g needs states, dq, dk and dv";
         return nullptr;
     }

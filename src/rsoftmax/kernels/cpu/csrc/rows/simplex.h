@@ -15,23 +15,25 @@ template <int q, class T, class X> T simplex(const X& x, long n, T m, T* z) {
     struct Norm {
         Sum<T> one, two;
         IntVec<T> in{};
-        INLINE IntVec<T> add(Vec<T> v, T tau, long i) {
+        INLINE void add(Vec<T> v, T tau, long i) {
             IntVec<T> in_support = v > tau;
             in -= in_support;
             v = in_support ? v - tau : Vec<T>{};
             one.add(v, i);
             if (q == 2) two.add(v * v, i);
-            return in_support;
         }
-    } norm;
+    };
     T tau = -1;
     long c = 0, before = n + 1;
     for (long i = 0; i < n; i += lanes<T>) {
         Vec<T> v = (x(i) - m) * T(1. / q);
-        c += compress(z + c, v, norm.add(v, tau, i));
+        c += compress(z + c, v, v > tau);
     }
     store(z + c, splat(-inf<T>));
     for (;;) {
+        // Over these entries alone: the others do not change a bit of the sums.
+        Norm norm;
+        for (long i = 0; i < c; i += lanes<T>) norm.add(load(z + i), tau, i);
         long k = reduce(norm.in, plus);
         double h = q == 1 ? norm.one.get() : std::sqrt(norm.two.get());
         T up = q == 1 ? tau + (h - 1) / k : tau + h * (h - 1) / norm.one.get();
@@ -39,8 +41,6 @@ template <int q, class T, class X> T simplex(const X& x, long n, T m, T* z) {
         if (q == 1 ? k >= before : !(up > tau)) return up;
         tau = up;
         before = k;
-        norm = Norm();
-        for (long i = 0; i < c; i += lanes<T>) norm.add(load(z + i), tau, i);
     }
 }
 
