@@ -68,7 +68,8 @@ def test_padding_changes_nothing(name: str, r: float) -> None:
 def test_every_mapping_is_an_implementation(mapping: str) -> None:
     model, batch = built("bert"), batch_for("bert")
     spec = MAPPINGS[mapping]
-    set_attention(model, mapping, **{spec.parameter.name: spec.parameter.example} if spec.parameter else {})
+    given: dict[str, Any] = {spec.parameter.name: spec.parameter.example} if spec.parameter else {}
+    set_attention(model, mapping, **given)
     assert model.config._attn_implementation == mapping
     first = attention_maps(model, batch)["encoder.layer.0.attention.self"]
     if spec.sums_to_one:
