@@ -107,6 +107,14 @@ def test_the_quick_groups_are_among_the_full_ones(name: str) -> None:
     assert all(case in full for case in quick)
 
 
+@pytest.mark.parametrize("name", sorted({*BENCHMARKS} - {"finetuning"}))
+def test_a_quick_form_has_cases_with_a_target(name: str) -> None:
+    benchmark = load(name)
+    quick = [group.case for group in benchmark.groups(Settings(quick=True))]
+    records = [one for one in read(RESULTS / benchmark.file) if any(one.items() >= case.items() for case in quick)]
+    assert any(goal.ratios(records) for goal in benchmark.goals)
+
+
 def test_the_quick_shapes_have_the_medians_of_all_shapes() -> None:
     found = read(RESULTS / "bench.jsonl")
     for name in ("softmax", "t_softmax", "sparsemax", "entmax15", "r_softmax"):

@@ -45,7 +45,11 @@ def test_finished_runs_of_figure_2_are_not_repeated(tmp_path: Path) -> None:
     block = demo.figure2(finished(tmp_path), ignore)
     assert isinstance(block.shown, Table)
     assert len(block.shown.lines) == len(demo.ROWS) == 8
-    assert "Thresholds derived from probabilities: 89.9; the best tuned one: 89.8" in block.sentence
+    scores = {line[0]: float(line[1]) for line in block.shown.lines}
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    ours, tuned = scores[demo.TITLES[demo.BEST_OF_OURS]], scores["BCE, threshold tuned"]
+    assert f"score {ours:.1f}: {ours - tuned:+.1f} against the best tuned threshold" in block.sentence
+    assert (tmp_path / "figure2.png").exists()
     assert [line[2] for line in block.shown.lines].count("yes") == 2
 
 
