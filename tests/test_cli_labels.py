@@ -283,6 +283,9 @@ def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
     assert "byte 8 is not valid UTF-8" in rsoftmax("predict", model, "-", typed=b"so happy\xff\n", code=2)
     assert "item 1: '\\udcff' is not valid Unicode" in rsoftmax("predict", model, "\udcff", code=2)
     assert len(rsoftmax("predict", model, "happy " * 1000).splitlines()) == 1
+    command = f"{sys.executable} -m rsoftmax predict {model} - <&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, "stdin is closed; pass the texts" in done.stderr) == (2, True)
 
 
 def test_a_table_of_answers_separates_labels_as_the_table_of_training(table: Path, tmp_path: Path) -> None:

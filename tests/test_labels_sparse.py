@@ -65,6 +65,13 @@ def test_wrong_arrays_say_what_is_wrong() -> None:
         decode_csr(indptr, indices, 3 * pi, 4)
     with pytest.raises(ValueError, match="indices must be from 0 to 2, got 3"):
         decode_csr(indptr, indices, pi, 3)
+    with pytest.raises(ValueError, match="indices must be from 0 to 3, got -1"):
+        decode_csr(indptr, torch.tensor([2, -1]), pi, 4)
+    for average, size in (("micro", 1), ("samples", 1), ("macro", 4)):
+        with pytest.raises(ValueError, match=rf"tail must be a number or \[{size}\], got shape \[3\]"):
+            decode_csr(indptr, indices, pi, 4, average, tail=torch.ones(3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"threshold must be a number or \[1\] or \[4\], got shape \[2\]"):
+        decode_csr(indptr, indices, pi, 4, threshold=torch.tensor([0.1, 0.2]))
     with pytest.raises(ValueError, match=r"average='macro' needs the tail of each label, \[4\], got 0.5"):
         decode_csr(indptr, indices, pi, 4, "macro", tail=0.5)
     with pytest.raises(ValueError, match=r"min_labels <= max_labels <= 4 .* got min_labels=2, max_labels=1"):

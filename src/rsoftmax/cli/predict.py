@@ -107,6 +107,8 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
 def _texts(texts: list[str]) -> list[str]:
     """The texts, or the lines of stdin; an error if a text names a file or folder, whose content would not be read."""
     if texts == ["-"]:
+        if sys.stdin is None:
+            raise ValueError("stdin is closed; pass the texts, or one per line: - < FILE")
         try:
             return [line.rstrip("\r\n") for line in sys.stdin]
         except UnicodeDecodeError as error:

@@ -43,7 +43,7 @@ def decode_csr(
         min_labels: the minimum number of labels per sample; a sample with fewer entries gets all of them.
         max_labels: the maximum number of labels per sample; None: all.
         zero_division: for "samples", the F-measure of predicting nothing for a sample without labels, 1 or 0.
-        tail: the expected number of labels of a sample that are left out: a number or, for "samples", [samples]; for
+        tail: the expected number of labels of a sample that are left out: a number or [samples]; for
             "macro" that of each label in all samples, [K].
         threshold: predict entries with at least this marginal, a number, [1] or [K], and maximise no F-measure;
             such as the sigmoid of :func:`rsoftmax.labels.recall_threshold`.
@@ -59,6 +59,8 @@ def decode_csr(
     check_bounds(num_labels, min_labels, max_labels)
     check_not_negative("decode_csr: tail", tail)
     sample = _check_csr(indptr, indices, marginals, num_labels, threshold)
+    _check_sizes("tail", tail, num_labels if average == "macro" else len(indptr) - 1)
+    _check_sizes("threshold", 0.0 if threshold is None else threshold, 1, num_labels)
     entries = _Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
     tail, u = torch.as_tensor(tail, dtype=torch.float64), entries.u
     if threshold is not None:
@@ -161,14 +163,22 @@ def _check_csr(
     for name, pi in (("marginals", marginals), ("threshold", torch.as_tensor(0.0 if threshold is None else threshold))):
         if len(wrong := pi[~((pi >= 0) & (pi <= 1))]):
             raise ValueError(f"decode_csr: {name} must be in [0, 1], got {wrong[0]:g}; apply sigmoid to log-odds")
-    if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < num_labels):
-        raise ValueError(f"decode_csr: indices must be from 0 to {num_labels - 1}, got {int(indices.max())}")
+    if len(beyond := indices[(indices < 0) | (indices >= num_labels)]):
+        raise ValueError(f"decode_csr: indices must be from 0 to {num_labels - 1}, got {int(beyond[0])}")
     sample = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff().long())
     entry = (sample * num_labels + indices).sort().values
     if len(repeated := entry[1:][entry.diff() == 0]):
         row, label = divmod(int(repeated[0]), num_labels)
         raise ValueError(f"decode_csr: sample {row} has several entries of label {label}; keep one")
     return sample
+
+
+def _check_sizes(name: str, value: float | Tensor, *sizes: int) -> None:
+    """Raise unless a value is a number, or a tensor [n] of one of the sizes."""
+    shape = tuple(torch.as_tensor(value).shape)
+    if shape and shape not in [(size,) for size in sizes]:
+        kinds = " or ".join(["a number", *(f"[{size}]" for size in sizes)])
+        raise ValueError(f"decode_csr: {name} must be {kinds}, got shape {[*shape]}")
 
 
 def evaluate_csr(
