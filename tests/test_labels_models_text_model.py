@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from scipy.sparse import csr_array
 from torch.testing import assert_close
 
 from rsoftmax.labels import AVERAGES, LabelModel, TableModel, evaluate, evaluate_csr, indicator
@@ -135,8 +137,37 @@ def test_bad_input_is_refused(model: LabelModel, tmp_path: Path) -> None:
         LabelModel(["a"]).predict(["b"])
     with pytest.raises(ValueError, match="labels must be distinct names"):
         LabelModel().fit(["a b", "a"], [[], []])
+    with pytest.raises(ValueError, match=r"labels must be distinct names .* got \[3, 'a'\]"):
+        LabelModel().fit(["a b", "a"], [["a"], [3]])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="item 1: labels must be a list of names, got 'a'"):
+        LabelModel().fit(["a b", "a"], ["a", "b"])
+    with pytest.raises(ValueError, match="labels are a matrix; name its columns"):
+        LabelModel().fit(["a b", "a"], torch.eye(2))
+    with pytest.raises(ValueError, match="labels must be 0 or 1, or NaN where unknown, got 2"):
+        LabelModel(["a"]).fit(["a b", "a"], csr_array((np.ones(3), np.zeros(3, int), [0, 2, 3])))
+    with pytest.raises(ValueError, match="2 texts are too few to learn labels from"):
+        LabelModel().fit(["a b", "a b"], [["x"], ["x"]])
+    with pytest.raises(ValueError, match=r"labels: .* is not valid Unicode"):
+        LabelModel(["\ud800"])
     with pytest.raises(ValueError, match="train with --encoder"):
         onnx.export(model, tmp_path / "model.onnx")
+
+
+def test_no_texts_have_no_labels(model: LabelModel) -> None:
+    assert model.predict([]) == model.predict_labels([]) == []
+    assert model.outputs([]).marginals.shape == (0, len(NAMES))
+
+
+@pytest.mark.parametrize("where", ["indices", "indptr"])
+def test_weights_that_point_out_of_their_matrix_are_refused(model: LabelModel, tmp_path: Path, where: str) -> None:
+    """Products of sparse matrices do not look, and crash."""
+    for number in (10**8, -(10**8)):
+        model.save(tmp_path)
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors[next(name for name in tensors if name.endswith(where))][1] = number
+        save_file(tensors, tmp_path / "model.safetensors")
+        with pytest.raises(ValueError, match="is damaged: ind"):
+            LabelModel.load(tmp_path)
 
 
 def test_damaged_folders_are_refused(model: LabelModel, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from rsoftmax._transformers import check_unicode
 from rsoftmax.labels.decoding import Decoder, expected_f1_of_samples
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
@@ -465,7 +466,8 @@ def unknown_labels(y: Labels, names: Sequence[str]) -> list[str]:
     """
     if not holds_names(y):
         return []
-    return sorted({name for labels in y if not isinstance(labels, str) for name in labels or []} - set(names))
+    listed = (labels for labels in y if isinstance(labels, Collection) and not isinstance(labels, str))
+    return sorted({name for labels in listed for name in labels} - set(names), key=str)
 
 
 def check_names(names: Sequence[str], what: str = "labels") -> list[str]:
@@ -474,6 +476,8 @@ def check_names(names: Sequence[str], what: str = "labels") -> list[str]:
     wrong = [name for name in listed if not isinstance(name, str) or not name]
     if isinstance(names, str) or wrong or not listed or len(set(listed)) < len(listed):
         raise ValueError(f"{what} must be distinct names such as ['anger', 'joy'], got {names!r}")
+    for name in listed:
+        check_unicode(name, f"{what}: ")
     return listed
 
 

@@ -77,6 +77,7 @@ class OneVsRest(nn.Module):
         """A fitted classifier from its ``state_dict``."""
         model = cls(num_labels, options, len(tensors["indptr"]) - 1, len(tensors["weights"]))
         model.load_state_dict(tensors)
+        model.matrix.check_format()  # products do not look whether the indices are in range
         return model
 
     def set_threshold(self, threshold: Tensor) -> dict[str, Any]:
@@ -124,7 +125,11 @@ class OneVsRest(nn.Module):
         model.set_params(**{rule: [[names[i] for i in group] for group in groups] for rule, groups in rules.items()})
         model.fit(sp.csr_matrix(x, dtype=np.float64), y, classes=names)
         self._take_over(model, x.shape[1])
-        assert model.evaluation_ is not None  # all labels are known
+        if model.evaluation_ is None:
+            raise ValueError(
+                f"LabelModel: {y.shape[0]} texts are too few to learn labels from: every part of them needs a text"
+                " with a label, and one without it"
+            )
         return model.evaluation_
 
     def _take_over(self, model: ExpectedF1Classifier, features: int) -> None:
@@ -152,7 +157,7 @@ class OneVsRest(nn.Module):
     @torch.no_grad()
     def predict(self, x: sp.csr_array) -> SparseOutput:
         """The marginals of all labels and the predicted ones."""
-        parts = [self.decoder(self.scores(x[start : start + ROWS])) for start in range(0, x.shape[0], ROWS)]
+        parts = [self.decoder(self.scores(x[start : start + ROWS])) for start in range(0, max(x.shape[0], 1), ROWS)]
         return sparse_output(torch.cat([part.log_odds for part in parts]), torch.cat([part.labels for part in parts]))
 
 

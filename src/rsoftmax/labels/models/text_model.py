@@ -18,7 +18,15 @@ from rsoftmax._transformers import check_unicode
 from rsoftmax.labels.constraints import by_index
 from rsoftmax.labels.decoding import Average, Decoder
 from rsoftmax.labels.evaluation import Evaluation
-from rsoftmax.labels.models.base import BaseLabelModel, Labels, check_names, holds_names, indicator, label_columns
+from rsoftmax.labels.models.base import (
+    BaseLabelModel,
+    Labels,
+    check_names,
+    holds_names,
+    indicator,
+    label_columns,
+    unknown_labels,
+)
 from rsoftmax.labels.models.folders import SETTINGS, WEIGHTS, WORDS, kind_of, read_settings, write
 from rsoftmax.labels.models.linear import OneVsRest, SparseOutput
 from rsoftmax.labels.models.tfidf import TfIdf
@@ -112,7 +120,9 @@ class LabelModel(BaseLabelModel):
             y: the names for each text, or a matrix of 0 and 1.
             settings: validation, guarantee, review, added, random_state, verbose.
         """
-        self.config.labels = self.labels or sorted({name for labels in y for name in labels})
+        if self.labels is None and not holds_names(y):
+            raise ValueError("LabelModel: labels are a matrix; name its columns: LabelModel(labels=['anger', 'joy'])")
+        self.config.labels = self.labels or unknown_labels(y, [])
         self.config.head = self._options_by_index()
         return super().fit(items, y, **settings)
 
@@ -217,6 +227,7 @@ class LabelModel(BaseLabelModel):
             terms = json.loads(Path(folder, VOCABULARY).read_bytes())
             model.vectorizer = TfIdf(terms, tensors.pop("idf").numpy())
             model.classifier = OneVsRest.from_tensors(len(config.labels), config.head, tensors)
+            model.outputs([""])  # do the parts fit together?
         except Exception as error:  # for files edited by hand there are many kinds
             raise ValueError(f"{folder} is damaged: {error}") from None
         return model
@@ -230,10 +241,14 @@ class LabelModel(BaseLabelModel):
 
     def _indicator(self, y: Any, names: Sequence[str]) -> sp.csr_array:
         """Labels as a sparse matrix of 1."""
-        if sp.issparse(y) and y.shape[1] == len(names) and (y.data == 1).all():
-            return sp.csr_array(y, dtype=np.float32)
+        if sp.issparse(y) and y.shape[1] == len(names):
+            y = sp.csr_array(y, dtype=np.float32, copy=True)
+            y.sum_duplicates()
+            if (y.data == 1).all():
+                return y
         if holds_names(y):
-            rows = label_columns(y, check_names(names))
+            rows = label_columns(y, names)
+            check_names(names)
             indices, indptr = np.array([*chain(*rows)], dtype=np.int64), np.cumsum([0, *map(len, rows)])
             return sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(names)))
         matrix = indicator(y.toarray() if sp.issparse(y) else y, names)
