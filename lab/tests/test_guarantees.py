@@ -11,18 +11,22 @@ from mulan_sets import save
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app
+from rsoftmax.labels import ReviewThresholds
 from rsoftmax_lab import records
 from rsoftmax_lab.experiments import load_all
 from rsoftmax_lab.experiments.guarantees import (
     GUARANTEES,
     MAPIE,
     OURS,
+    REVIEW,
+    REVIEWED,
     Run,
     Scored,
     half,
     levels,
     mapie_threshold,
     measure,
+    measure_review,
     run,
 )
 from rsoftmax_lab.report import write
@@ -51,6 +55,11 @@ def test_a_run_measures_every_guarantee_on_rows_that_did_not_set_the_threshold(f
         known = [level for level in found["level"] if level is not None]
         assert statistics.fmean(known) > one.level - 0.03, name
         assert all(0 <= size <= 3 for size in found["size"]), name
+    assert list(row["reviews"]) == list(REVIEWED)
+    for by, found in row["reviews"].items():
+        assert {len(values) for values in found.values()} == {8}, by
+        assert statistics.fmean(found["recall"]) > REVIEW["reject"] - 0.03, by
+        assert statistics.fmean(p for p in found["precision"] if p is not None) > REVIEW["accept"] - 0.03, by
 
 
 def test_halves_differ_and_levels_are_those_of_the_definition() -> None:
@@ -80,6 +89,17 @@ def test_mapie_gets_the_same_rows() -> None:
     assert 0 <= ours - peer(first).item() < 0.011
 
 
+def test_a_review_is_measured_as_its_definition_says() -> None:
+    pi, y = torch.tensor([[0.9, 0.5], [0.7, 0.8], [0.1, 0.6]]), torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    rows = Scored(pi.double(), y.double())
+    at = ReviewThresholds(torch.tensor([0.7]), torch.tensor([0.4]))  # accepted: 1 + 2; asked: 1 + 1
+    of_samples = measure_review(at, "samples", rows)
+    assert of_samples == {"precision": 0.75, "recall": 0.6667, "accepted": 1.0, "asked": 0.6667}
+    assert measure_review(at, "micro", rows) == of_samples | {"precision": 0.6667, "recall": 0.75}
+    nothing = ReviewThresholds(torch.tensor([torch.inf]), torch.tensor([-torch.inf]))
+    assert measure_review(nothing, "micro", rows) == {"precision": None, "recall": 1.0, "accepted": 0.0, "asked": 2.0}
+
+
 @pytest.mark.train
 def test_reproduce_guarantees_runs_and_reports(folder: Path, tmp_path: Path) -> None:
     words = ["reproduce", "guarantees", "--data", str(folder), "--jobs", "1", "--out", str(tmp_path / "new")]
@@ -95,20 +115,26 @@ def test_the_section_judges_what_was_promised(tmp_path: Path) -> None:
     for dataset, level in (("good", 0.92), ("bad", 0.5)):
         splits = {"level": [level, level], "size": [2.0, 2.0], "controlled": [1.0, 1.0]}
         found = {name: dict.fromkeys((OURS, *one.peers), splits) for name, one in GUARANTEES.items()}
+        measured = {"precision": [level], "recall": [0.95], "accepted": [1.0], "asked": [0.5]}
         row = {"run": {"dataset": dataset}, "seconds": 1.0, "rows": 10, "labels": 3, "guarantees": found}
+        row |= {"reviews": dict.fromkeys(REVIEWED, measured)}
         records.append(tmp_path / "guarantees.jsonl", row)
     written = write(load_all(), tmp_path, tmp_path / "out", pytest.fail)
     assert [path.name for path in written.files] == ["guarantees.png", "report.md", "report.html"]
     text = written.files[1].read_text()
     assert "| recall of a sample 0.9, in expectation: the mean is kept | 0.920 | 0.500 | no |" in text
     assert "below in at most 10 % of resplits | 0 % | 100 % | no |" in text
+    assert "with confidence 0.9: below in at most 10 % of resplits | 0 % | 100 % | no |" in text
+    assert "| precision of accepted labels | 0.920 | 0.500 |" in text
     assert "sets are at most as large as those of MAPIE (ratio) | 1.00 | 1.00 | yes |" in text
 
 
 def test_a_dataset_without_any_guarantee_has_empty_cells(tmp_path: Path) -> None:
     splits = {"level": [None], "size": [None], "controlled": [0.0]}
     found = {name: dict.fromkeys((OURS, *one.peers), splits) for name, one in GUARANTEES.items()}
+    measured = {"precision": [None], "recall": [1.0], "accepted": [0.0], "asked": [3.0]}
     row = {"run": {"dataset": "small"}, "seconds": 1.0, "rows": 10, "labels": 3, "guarantees": found}
+    row |= {"reviews": dict.fromkeys(REVIEWED, measured)}
     records.append(tmp_path / "guarantees.jsonl", row)
     text = write(load_all(), tmp_path, tmp_path / "out", pytest.fail).sections["guarantees"].text
     assert "| recall of a sample 0.9, in expectation: the mean is kept |  |" in text

@@ -1,4 +1,4 @@
-"""Guaranteed recall and precision over many random resplits, and the size of the label sets, next to MAPIE's.
+"""Guarantees over many random resplits: recall, precision and review; the size of the label sets next to MAPIE's.
 
 A classifier is fitted on the training samples. The test samples, which it has not seen, are split at random into a half
 that sets the threshold and a half that measures what was promised. The classifier is fitted once; only the split
@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.labels import precision_threshold, recall_threshold
+from rsoftmax.labels import ReviewThresholds, precision_threshold, recall_threshold, review_thresholds
 from rsoftmax.labels.estimators.meta import FoldModel
 from rsoftmax.labels.risk_control import By
 from rsoftmax_lab.comparison import Samples
@@ -70,7 +70,8 @@ GUARANTEES: dict[str, Guarantee] = {
     "precision": Guarantee("precision", 0.6, "samples", 0.9),
     "precision_micro": Guarantee("precision", 0.6, "micro", 0.9),
 }
-
+REVIEW: dict[str, float] = {"accept": 0.8, "reject": 0.9, "confidence": 0.9}
+REVIEWED: tuple[By, ...] = ("samples", "micro")
 
 NUMBERS = [(number, None)]
 
@@ -84,6 +85,7 @@ class Run(BaseRun):
         "rows": number,
         "labels": number,
         "guarantees": [[{"level": NUMBERS, "size": NUMBERS, "controlled": NUMBERS}]],
+        "reviews": [{"precision": NUMBERS, "recall": NUMBERS, "accepted": NUMBERS, "asked": NUMBERS}],
     }
 
     dataset: str
@@ -119,8 +121,14 @@ def run(folder: Path, texts: Path | None, run: Run) -> Record:
         for method, threshold in methods.items():
             if threshold is not None:
                 splits = [measure(guarantee, threshold(h), Scored(scored.pi[~h], scored.y[~h])) for h in halves]
-                results[name][method] = {field: [one[field] for one in splits] for field in splits[0]}
-    return {"rows": len(scored.y), "labels": scored.y.shape[1], "guarantees": results}
+                results[name][method] = by_field(splits)
+    reviews = {by: by_field([review(scored, by, half) for half in halves]) for by in REVIEWED}
+    return {"rows": len(scored.y), "labels": scored.y.shape[1], "guarantees": results, "reviews": reviews}
+
+
+def by_field(splits: list[dict[str, float | None]]) -> dict[str, list[float | None]]:
+    """What was measured on each resplit, as a list for each field."""
+    return {field: [one[field] for one in splits] for field in splits[0]}
 
 
 class Scored(NamedTuple):
@@ -216,6 +224,31 @@ def measure(guarantee: Guarantee, threshold: Tensor, scored: Scored) -> dict[str
     }
 
 
+def review(scored: Scored, by: By, half: Tensor) -> dict[str, float | None]:
+    """Thresholds of a review from one half, measured on the other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the samples do not suffice: nothing is accepted, or rejected
+        thresholds = review_thresholds(scored.pi[half], scored.y[half], by=by, **REVIEW)
+    return measure_review(thresholds, by, Scored(scored.pi[~half], scored.y[~half]))
+
+
+def measure_review(thresholds: ReviewThresholds, by: By, scored: Scored) -> dict[str, float | None]:
+    """The precision of what is accepted, the recall of what is not rejected; accepted and asked labels per sample."""
+    accepted, asked, y = thresholds.accepted(scored.pi), thresholds.asked(scored.pi), scored.y == 1
+    dims = (1,) if by == "samples" else (0, 1)
+
+    def share(correct: Tensor, of: Tensor) -> float | None:
+        mean = float((correct.sum(dims) / of.sum(dims)).nanmean())
+        return None if math.isnan(mean) else round(mean, 4)
+
+    return {
+        "precision": share(accepted & y, accepted),
+        "recall": share((accepted | asked) & y, y),
+        "accepted": round(float(accepted.sum(1).double().mean()), 4),
+        "asked": round(float(asked.sum(1).double().mean()), 4),
+    }
+
+
 # ---------------------------------------------------------------------------------------------- the report
 
 
@@ -239,6 +272,11 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
             gets the same scores and the same halves; it has no guarantees for all entries or for each label. {sizes}.
         """,
         "![What was guaranteed and what was found](guarantees.png)",
+        f"""
+            A review (`review_thresholds`) sets two thresholds on the same halves: labels are accepted with a precision
+            of {REVIEW["accept"]:g} and rejected with a recall of {REVIEW["reject"]:g}, together with confidence
+            {REVIEW["confidence"]:g}; a person decides on the others.
+        """,
         "### Goals",
         """
             "In expectation" is judged by the mean over resplits, with two standard errors. The resplits of a dataset
@@ -246,6 +284,7 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         """,
         claims_table(_goals(records), list(records)),
         *(part for title, table in tables.items() for part in (f"### {title.capitalize()}", table)),
+        *(part for by in REVIEWED for part in (f"### {_review_title(by).capitalize()}", _review_table(records, by))),
     )
     title, table = next(iter(tables.items()))
     return Section(text, table.rich(f"{title}: mean over resplits"), [out / "guarantees.png"])
@@ -261,7 +300,11 @@ def _mean(values: list[float], text: str) -> str:
 
 
 def _below(levels: list[float], guarantee: Guarantee) -> str:
-    return _mean([level < guarantee.level for level in levels], "{:.0%}").replace("%", " %")
+    return _percent([level < guarantee.level for level in levels])
+
+
+def _percent(values: Sequence[float]) -> str:
+    return _mean(list(values), "{:.0%}").replace("%", " %")
 
 
 def _table(records: dict[str, Record], name: str, guarantee: Guarantee) -> Table:
@@ -270,9 +313,7 @@ def _table(records: dict[str, Record], name: str, guarantee: Guarantee) -> Table
         "mean level": lambda record, method: _mean(_values(record, name, method), "{:.3f}"),
         "resplits below": lambda record, method: _below(_values(record, name, method), guarantee),
         "labels per sample": lambda record, method: _mean(_values(record, name, method, "size"), "{:.2f}"),
-        "can be guaranteed": lambda record, method: _mean(
-            _values(record, name, method, "controlled"), "{:.0%}"
-        ).replace("%", " %"),
+        "can be guaranteed": lambda record, method: _percent(_values(record, name, method, "controlled")),
     }
     lines = [
         [f"{method}: {what}", *(cell(record, method) for record in records.values())]
@@ -283,12 +324,44 @@ def _table(records: dict[str, Record], name: str, guarantee: Guarantee) -> Table
     return Table(["", *records], lines)
 
 
+def _review_title(by: By) -> str:
+    of = {"samples": "of a sample", "micro": "of all entries"}[by]
+    return f"review {of}: precision {REVIEW['accept']:g}, recall {REVIEW['reject']:g}"
+
+
+def _review_below(record: Record, by: By) -> list[bool]:
+    """Whether the precision or the recall of each resplit is below its level."""
+    pairs = zip(record["reviews"][by]["precision"], record["reviews"][by]["recall"], strict=True)
+    return [(p is not None and p < REVIEW["accept"]) or r < REVIEW["reject"] for p, r in pairs]
+
+
+def _review_table(records: dict[str, Record], by: By) -> Table:
+    """Both levels, the resplits in which one of them is missed, and the labels per sample."""
+    rows = {"precision of accepted labels": "precision", "recall after review": "recall"}
+    sizes = {"accepted labels per sample": "accepted", "labels per sample to decide on": "asked"}
+
+    def line(name: str, field: str, text: str) -> list[str]:
+        found = [[v for v in record["reviews"][by][field] if v is not None] for record in records.values()]
+        return [name, *(_mean(values, text) for values in found)]
+
+    below = [_percent(_review_below(record, by)) for record in records.values()]
+    return Table(
+        ["", *records],
+        [
+            *(line(name, field, "{:.3f}") for name, field in rows.items()),
+            ["resplits below", *below],
+            *(line(name, field, "{:.2f}") for name, field in sizes.items()),
+        ],
+    )
+
+
 def _goals(records: dict[str, Record]) -> list[Claim]:
     """That the level is reached, and that our sets are no larger than MAPIE's."""
     recall = {name: guarantee for name, guarantee in GUARANTEES.items() if guarantee.what == "recall"}
     return [
         *(_reached(records, name, guarantee) for name, guarantee in GUARANTEES.items()),
         *(_smaller(records, name, guarantee, peer) for name, guarantee in recall.items() for peer in guarantee.peers),
+        *(_reviewed(records, by) for by in REVIEWED),
     ]
 
 
@@ -308,6 +381,14 @@ def _reached(records: dict[str, Record], name: str, guarantee: Guarantee) -> Cla
         shares = [statistics.fmean(level < guarantee.level for level in values) for values in levels if values]
         holds = [share <= most + 1e-9 for share in shares]
     return Claim(text, numbers, all(holds) if holds else None)
+
+
+def _reviewed(records: dict[str, Record], by: By) -> Claim:
+    most = 1 - REVIEW["confidence"]
+    below = [_review_below(record, by) for record in records.values()]
+    text = f"{_review_title(by)}, with confidence {REVIEW['confidence']:g}"
+    text += f": below in at most {100 * most:.0f} % of resplits"
+    return Claim(text, [_percent(values) for values in below], all(statistics.fmean(v) <= most + 1e-9 for v in below))
 
 
 def _standard_error(values: list[float]) -> float:

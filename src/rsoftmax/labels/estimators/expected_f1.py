@@ -162,7 +162,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         if len(held_out) > 1 and self.calibration is not None:  # marginals of several estimators are averaged
             for scaling, scores, limits in zip(self._scalings, held_out, self._limits, strict=True):
                 scaling.fit(torch.from_numpy(scores.clip(*limits)), y, scale)
-        log_odds = self._average(held_out)
+        log_odds = self._average([torch.from_numpy(scores) for scores in held_out])
         self.decoder_ = decoder.fit(log_odds, y, weight=scale, calibrate=self.calibration is not None)
         self._summarise(decoder.log_odds(log_odds), y, splits)
         return self
@@ -206,22 +206,19 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         parts = [[np.searchsorted(used, part[np.isin(part, used)]) for part in split] for split in splits]
         return [(train, test) for train, test in parts]
 
-    def _log_odds(self, X: Matrix) -> Array:
-        """Calibrated, [samples, K]."""
-        members = zip(self.models_, self._limits, strict=True)
-        scores = [np.stack([model.log_odds(X).clip(*limits) for model in folds]) for folds, limits in members]
-        means = [torch.from_numpy(folds).nanmean(0).numpy() for folds in scores]
-        log_odds: Array = self.decoder_.log_odds(self._average(means)).numpy()
-        return log_odds
+    def _combine(self, scores: list[list[Tensor]]) -> Tensor:
+        """Calibrated."""
+        members = zip(scores, self._limits, strict=True)
+        means = [torch.stack([u.clip(*limits) for u in folds]).nanmean(0) for folds, limits in members]
+        return self.decoder_.log_odds(self._average(means))
 
-    def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
-        labels: NDArray[np.bool_] = self.decoder_.decide(torch.from_numpy(log_odds)).labels.numpy()
-        return labels
+    def _decide(self, log_odds: Tensor) -> Tensor:
+        return self.decoder_.decide(log_odds).labels
 
-    def _average(self, scores: list[Array]) -> Tensor:
+    def _average(self, scores: list[Tensor]) -> Tensor:
         """The log-odds of the mean of the estimators' marginals, [samples, K]; NaN where none has a score."""
         members = zip(scores, self._scalings, self._limits, strict=True)
-        log_odds = [scaling(torch.from_numpy(u.clip(*limits))) for u, scaling, limits in members]
+        log_odds = [scaling(u.clip(*limits)) for u, scaling, limits in members]
         return log_odds[0] if len(log_odds) == 1 else torch.stack(log_odds).sigmoid().nanmean(0).logit()
 
     def _summarise(self, log_odds: Tensor, y: Tensor, splits: list[Split]) -> None:
@@ -233,7 +230,7 @@ class ExpectedF1Classifier(LabelMetaClassifier):
             thresholds = [expected_f1_threshold(u, self.average, beta=self.beta, weight=w)[0] for u, w in folds]
             self.thresholds_std_ = torch.stack(thresholds).sigmoid().numpy().std(0, ddof=1)
         scored = ~log_odds.isnan().all(1)
-        log_odds, y = torch.from_numpy(self._fill(log_odds[scored].numpy().copy())), y[scored]
+        log_odds, y = self._fill(log_odds[scored]), y[scored]
         log_odds = log_odds.where(~log_odds.isnan(), -30.0)
         pi, predicted = log_odds.sigmoid(), self.decoder_.decide(log_odds).labels
         self.expected_score_ = expected_f1(

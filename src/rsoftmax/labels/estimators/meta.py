@@ -1,8 +1,9 @@
 """The base of the multi-label meta-estimators: clones fitted on folds, held-out log-odds, metadata routing."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import joblib
@@ -24,6 +25,8 @@ from sklearn.utils.validation import _check_method_params as check_method_params
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import _num_samples as num_samples
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, has_fit_parameter
+from torch import Tensor
+from torch.nn import functional
 from tqdm.auto import tqdm
 
 from rsoftmax.labels.estimators.splits import stratified_parts
@@ -71,11 +74,15 @@ class FoldModel:
 
     def log_odds(self, X: Matrix) -> Array:
         """Return log-odds [samples, K]; NaN for labels that did not vary."""
-        log_odds = np.full((num_samples(X), self.num_labels_), np.nan)
-        if self.models_:
-            n = len(self.varying_) // len(self.models_)
-            log_odds[:, self.varying_] = np.concatenate([_log_odds(model, X, n) for model in self.models_], axis=1)
-        return log_odds
+        n = len(self.varying_) // max(len(self.models_), 1)
+        scores = [torch.from_numpy(_log_odds(model, X, n)) for model in self.models_]
+        return self.in_order(scores).numpy() if scores else np.full((num_samples(X), self.num_labels_), np.nan)
+
+    def in_order(self, scores: Sequence[Tensor]) -> Tensor:
+        """Log-odds [samples, K] of all labels from those of each model; NaN for labels that did not vary."""
+        columns = np.full(self.num_labels_, len(self.varying_))
+        columns[self.varying_] = np.arange(len(self.varying_))
+        return functional.pad(torch.cat([*scores], 1), (0, 1), value=math.nan)[:, torch.from_numpy(columns)]
 
     def oob_log_odds(self, Y: NDArray[Any]) -> Array:
         """Return out-of-bag log-odds [samples, K] of the samples of ``fit``; NaN also for those in every bag."""
@@ -92,7 +99,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
     """Base class of multi-label meta-estimators: targets, log-odds of held-out samples, metadata routing.
 
     Subclasses have the attributes ``estimator``, ``cv``, ``n_jobs``, ``random_state`` and ``verbose``, and implement
-    ``_log_odds`` and ``_decide``.
+    ``_combine`` and ``_decide``, in torch, with which they are exported.
     """
 
     _use_of_weights = "the weights are used for calibration and thresholds only"  # if the estimator takes none
@@ -109,21 +116,22 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
         """Predict labels in the format of ``y``; for 1-d targets, classes [samples]."""
         log_odds = self._checked_log_odds(X)
         if self._targets.one_class:
-            return self.classes_[log_odds.argmax(1)]
-        return self._targets.inverse_transform(self._targets.matrix([self._decide(log_odds)]), X)
+            return self.classes_[log_odds.argmax(1).numpy()]
+        return self._targets.inverse_transform(self._targets.matrix([self._decide(log_odds).numpy()]), X)
 
     def predict_labels(self, X: Matrix) -> list[list[Any]]:
         """Predict the names of the labels of each sample."""
-        return self._targets.names(self._decide(self._checked_log_odds(X)))
+        return self._targets.names(self._decide(self._checked_log_odds(X)).numpy())
 
     def predict_proba(self, X: Matrix) -> Array:
         """Predict the marginal probability of each label, [samples, K]; for 1-d targets, normalised to sum to one."""
-        pi: Array = torch.from_numpy(self._checked_log_odds(X)).sigmoid().numpy()
-        return pi / pi.sum(1, keepdims=True) if self._targets.one_class else pi
+        pi = self._checked_log_odds(X).sigmoid()
+        marginals: Array = (pi / pi.sum(1, keepdim=True) if self._targets.one_class else pi).numpy()
+        return marginals
 
     def decision_function(self, X: Matrix) -> Array:
         """Compute log-odds [samples, K]; for two classes, their difference [samples]."""
-        log_odds = self._checked_log_odds(X)
+        log_odds: Array = self._checked_log_odds(X).numpy()
         two_classes = self._targets.one_class and log_odds.shape[1] == 2
         return log_odds[:, 1] - log_odds[:, 0] if two_classes else log_odds
 
@@ -147,22 +155,26 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
         return tags
 
     @abstractmethod
-    def _log_odds(self, X: Matrix) -> Array:
-        """Log-odds [samples, K]; NaN for labels that never or always occurred in training."""
+    def _combine(self, scores: list[list[Tensor]]) -> Tensor:
+        """Log-odds [samples, K] from those of each of ``models_``; NaN for labels that did not vary in training."""
 
     @abstractmethod
-    def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
-        """The labels [samples, K]."""
+    def _decide(self, log_odds: Tensor) -> Tensor:
+        """The labels, bool [samples, K]."""
 
-    def _checked_log_odds(self, X: Matrix) -> Array:
+    def _checked_log_odds(self, X: Matrix) -> Tensor:
         check_is_fitted(self, "models_")
-        log_odds = self._fill(self._log_odds(X))
-        if np.isnan(log_odds).any():
+        log_odds = self._log_odds([[torch.from_numpy(model.log_odds(X)) for model in folds] for folds in self.models_])
+        if log_odds.isnan().any():
             raise ValueError(
-                f"{self._owner}: an estimator returned NaN for {np.isnan(log_odds).any(1).sum()} samples; check its"
+                f"{self._owner}: an estimator returned NaN for {log_odds.isnan().any(1).sum()} samples; check its"
                 " predict_proba"
             )
         return log_odds
+
+    def _log_odds(self, scores: list[list[Tensor]]) -> Tensor:
+        """Log-odds [samples, K] from those of each of ``models_``."""
+        return self._fill(self._combine(scores))
 
     @property
     def _owner(self) -> str:
@@ -262,11 +274,10 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
                     stacklevel=5,
                 )
 
-    def _fill(self, log_odds: Array) -> Array:
+    def _fill(self, log_odds: Tensor) -> Tensor:
         """Set the log-odds of labels that never or always occurred in training to -inf or inf."""
-        constant = ~np.isnan(self._constant)
-        log_odds[:, constant] = self._constant[constant]
-        return log_odds
+        constant = torch.from_numpy(self._constant)
+        return log_odds.where(constant.isnan(), constant)
 
 
 def constant_labels(Y: NDArray[Any], models: Iterable[FoldModel] = ()) -> Array:

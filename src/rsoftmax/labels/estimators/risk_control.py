@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
+from torch import Tensor
 
-from rsoftmax.labels.estimators.meta import Array, LabelMetaClassifier, Split, constant_labels
+from rsoftmax.labels.estimators.meta import LabelMetaClassifier, Split, constant_labels
 from rsoftmax.labels.estimators.targets import Matrix
 from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.risk_control import By, guaranteed_threshold
@@ -109,7 +110,7 @@ class RiskControlledClassifier(LabelMetaClassifier):
         held_out, models = self._cross_fit(X, Y, splits, routed)
         test = splits[0][1] if splits else np.arange(len(Y))
         self._constant = constant_labels(Y[splits[0][0]]) if splits else np.full(Y.shape[1], np.nan)
-        u, y = torch.from_numpy(self._fill(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
+        u, y = self._fill(torch.from_numpy(held_out[0][test])), torch.from_numpy(Y[test].astype(np.float64))
         level: dict[str, Any] = {name: getattr(self, name) for name in ("recall", "precision", "by", "confidence")}
         thresholds, controlled = guaranteed_threshold(u, y, **level)
         self.uncontrolled_ = self.classes_[~controlled.numpy()]
@@ -142,9 +143,8 @@ class RiskControlledClassifier(LabelMetaClassifier):
             )
         return splits
 
-    def _log_odds(self, X: Matrix) -> Array:
-        return self.models_[0][0].log_odds(X)
+    def _combine(self, scores: list[list[Tensor]]) -> Tensor:
+        return scores[0][0]
 
-    def _decide(self, log_odds: Array) -> NDArray[np.bool_]:
-        labels: NDArray[np.bool_] = log_odds >= self.thresholds_
-        return labels
+    def _decide(self, log_odds: Tensor) -> Tensor:
+        return log_odds >= torch.from_numpy(self.thresholds_)
