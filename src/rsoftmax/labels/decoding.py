@@ -433,6 +433,19 @@ class Decoder(nn.Module):
         self.calibration, self.no_label = PlattScaling(num_labels), PlattScaling(1)
         self.register_buffer("threshold", torch.zeros(num_labels if average == "macro" else 1))
 
+    @property
+    def options(self) -> DecoderOptions:
+        """The arguments of the constructor besides the number of labels."""
+        return {
+            "average": self.average,
+            "beta": self.beta,
+            "min_labels": self.min_labels,
+            "max_labels": self.max_labels,
+            "zero_division": self.zero_division,
+            "implies": self.constraints.implies,
+            "exclusive": self.constraints.exclusive,
+        }
+
     def reset(self) -> None:
         """Return to the state before :meth:`fit`."""
         self.calibration.reset()

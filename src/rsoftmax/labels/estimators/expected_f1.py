@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterable
 from copy import copy
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -12,19 +13,20 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer
 from sklearn.utils import Bunch
 from sklearn.utils.metadata_routing import process_routing
-from torch import Tensor
+from torch import Tensor, nn
 
 from rsoftmax.labels.calibration import PlattScaling
 from rsoftmax.labels.constraints import Implications, by_index
 from rsoftmax.labels.decoding import DEFAULTS, Average, Decoder, expected_f1, expected_f1_threshold
 from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels, take
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
-from rsoftmax.labels.evaluation import evaluate
+from rsoftmax.labels.evaluation import CalibrationCurve, evaluate
 
 __all__ = ["ExpectedF1Classifier"]
 
 CALIBRATIONS = ("platt", None)
 TINY = np.finfo(np.float64).tiny
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class ExpectedF1Classifier(LabelMetaClassifier):
@@ -189,6 +191,31 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         """Predict the names of the labels of each sample; for 1-d targets, one class."""
         return [[c] for c in self.predict(X).tolist()] if self._targets.one_class else super().predict_labels(X)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, with arrays in place of what torch holds: skops can save them."""
+        state = dict(super().__getstate__())
+        if "decoder_" in state:
+            evaluation, decoder = self.evaluation_, self.decoder_
+            state["decoder_"] = {"options": decoder.options, "state": _arrays(decoder)}
+            state["_scalings"] = [_arrays(scaling) for scaling in self._scalings]
+            if evaluation is not None:
+                *curve, brier = evaluation.curve
+                arrays: Any = [part.numpy() for part in curve]
+                state["evaluation_"] = replace(evaluation, curve=CalibrationCurve(*arrays, brier))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if "decoder_" in state:
+            num_labels, evaluation, decoder = len(state["classes_"]), state["evaluation_"], state["decoder_"]
+            state["decoder_"] = _with_arrays(Decoder(num_labels, **decoder["options"]), decoder["state"])
+            state["_scalings"] = [_with_arrays(PlattScaling(num_labels), arrays) for arrays in state["_scalings"]]
+            if evaluation is not None:
+                *curve, brier = evaluation.curve
+                tensors: Any = [torch.from_numpy(part) for part in curve]
+                state["evaluation_"] = replace(evaluation, curve=CalibrationCurve(*tensors, brier))
+        super().__setstate__(state)
+
     @property
     def _oob(self) -> bool:
         return isinstance(self.cv, str) and self.cv == OOB
@@ -238,6 +265,15 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         )
         names = list(map(str, self.classes_.tolist()))
         self.evaluation_ = None if y.isnan().all() else evaluate(pi, predicted, y, names)
+
+
+def _arrays(module: nn.Module) -> dict[str, Any]:
+    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+
+
+def _with_arrays(module: Module, arrays: dict[str, Any]) -> Module:
+    module.load_state_dict({name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()})
+    return module
 
 
 def _limits(log_odds: Array) -> tuple[float, float]:

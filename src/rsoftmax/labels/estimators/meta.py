@@ -3,7 +3,8 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import joblib
@@ -29,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 from tqdm.auto import tqdm
 
+from rsoftmax.labels.estimators import saving
 from rsoftmax.labels.estimators.splits import stratified_parts
 from rsoftmax.labels.estimators.targets import Matrix, Targets
 from rsoftmax.labels.models.card import list_names
@@ -61,7 +63,7 @@ class FoldModel:
             self.varying_, self.models_ = np.arange(self.num_labels_), [self.estimator]
             return self
         self.varying_ = np.flatnonzero((Y == 1).any(0) & (Y == 0).any(0))
-        known, tags = _known(Y), get_tags(_last_step(self.estimator))
+        known, tags = _known(Y), get_tags(last_step(self.estimator))
         multilabel = tags.classifier_tags and (tags.classifier_tags.multi_label or tags.target_tags.multi_output)
         at_once = len(self.varying_) > 1 and known.all() and multilabel
         self.models_ = []
@@ -74,9 +76,13 @@ class FoldModel:
 
     def log_odds(self, X: Matrix) -> Array:
         """Return log-odds [samples, K]; NaN for labels that did not vary."""
-        n = len(self.varying_) // max(len(self.models_), 1)
-        scores = [torch.from_numpy(_log_odds(model, X, n)) for model in self.models_]
+        scores = [torch.from_numpy(_log_odds(model, X, self.labels_each)) for model in self.models_]
         return self.in_order(scores).numpy() if scores else np.full((num_samples(X), self.num_labels_), np.nan)
+
+    @property
+    def labels_each(self) -> int:
+        """The number of labels of each model."""
+        return len(self.varying_) // max(len(self.models_), 1)
 
     def in_order(self, scores: Sequence[Tensor]) -> Tensor:
         """Log-odds [samples, K] of all labels from those of each model; NaN for labels that did not vary."""
@@ -88,7 +94,7 @@ class FoldModel:
         """Return out-of-bag log-odds [samples, K] of the samples of ``fit``; NaN also for those in every bag."""
         log_odds = np.full(Y.shape, np.nan)
         for model, labels in zip(self.models_, np.array_split(self.varying_, len(self.models_) or 1), strict=False):
-            votes = np.asarray(_last_step(model).oob_decision_function_, dtype=np.float64)
+            votes = np.asarray(last_step(model).oob_decision_function_, dtype=np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = np.log(votes[:, 1]) - np.log(votes[:, 0])
             log_odds[np.ix_(_known(Y[:, labels[0]]), labels)] = ratio.reshape(len(votes), -1)
@@ -125,8 +131,7 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
 
     def predict_proba(self, X: Matrix) -> Array:
         """Predict the marginal probability of each label, [samples, K]; for 1-d targets, normalised to sum to one."""
-        pi = self._checked_log_odds(X).sigmoid()
-        marginals: Array = (pi / pi.sum(1, keepdim=True) if self._targets.one_class else pi).numpy()
+        marginals: Array = self._marginals(self._checked_log_odds(X)).numpy()
         return marginals
 
     def decision_function(self, X: Matrix) -> Array:
@@ -134,6 +139,31 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
         log_odds: Array = self._checked_log_odds(X).numpy()
         two_classes = self._targets.one_class and log_odds.shape[1] == 2
         return log_odds[:, 1] - log_odds[:, 0] if two_classes else log_odds
+
+    def save(self, path: str | Path) -> None:
+        """Save the fitted estimator in one file without pickle, by skops.
+
+        Raises:
+            ValueError: it contains what skops cannot save, such as a lambda or a torch model.
+        """
+        check_is_fitted(self, "models_")
+        saving.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, trusted: Collection[str] = ()) -> Self:
+        """Load a saved estimator; its predictions are the same, with the same version of scikit-learn.
+
+        Args:
+            path: a file written by :meth:`save`.
+            trusted: types that may be loaded besides those of scikit-learn, such as "xgboost.sklearn.XGBClassifier".
+
+        Raises:
+            ValueError: the file is damaged, of another class, or contains a type that is not trusted.
+        """
+        model = saving.load(path, trusted)
+        if not isinstance(model, cls):
+            raise ValueError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Route metadata of ``fit`` to the estimators and the splitter, and that of ``score`` to the scorer."""
@@ -274,6 +304,10 @@ class LabelMetaClassifier(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[
                     stacklevel=5,
                 )
 
+    def _marginals(self, log_odds: Tensor) -> Tensor:
+        pi = log_odds.sigmoid()
+        return pi / pi.sum(1, keepdim=True) if self._targets.one_class else pi
+
     def _fill(self, log_odds: Tensor) -> Tensor:
         """Set the log-odds of labels that never or always occurred in training to -inf or inf."""
         constant = torch.from_numpy(self._constant)
@@ -323,12 +357,12 @@ def _fit_and_score(
     oob = isinstance(cv, str) and cv == OOB and not isinstance(estimator, FrozenEstimator)
     if oob:
         estimator = clone(estimator)
-        if not hasattr(_last_step(estimator), "oob_score"):
+        if not hasattr(last_step(estimator), "oob_score"):
             raise ValueError(
                 "cv='oob' needs an estimator with out-of-bag predictions, such as RandomForestClassifier(),"
                 f" got {estimator!r}"
             )
-        _last_step(estimator).set_params(oob_score=True)
+        last_step(estimator).set_params(oob_score=True)
     model = FoldModel(estimator).fit(*take(X, Y, params, train))
     return model, model.oob_log_odds(Y) if oob else model.log_odds(safe_indexing(X, test))
 
@@ -342,7 +376,8 @@ def _known(Y: NDArray[Any]) -> NDArray[np.bool_]:
     return ~np.isnan(Y.astype(np.float64))
 
 
-def _last_step(estimator: Any) -> Any:
+def last_step(estimator: Any) -> Any:
+    """The estimator itself, or the last one of a pipeline."""
     while hasattr(estimator, "steps"):
         estimator = estimator.steps[-1][1]
     return estimator

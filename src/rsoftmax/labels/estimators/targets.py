@@ -41,7 +41,9 @@ class Targets:
         y = y if hasattr(y, "__len__") or sp.issparse(y) else np.asarray(y)
         self.kind = self._kind(y, classes, hasattr(estimator, "label_separator"))
         self.sparse: bool = sp.issparse(y)
-        self.container: type = type(next(iter(y), [])) if self.kind == "sets" else type(y)
+        self.container: type = list
+        if self.kind in ("frame", "sets"):
+            self.container = type(y) if self.kind == "frame" else type(next(iter(y), []))
         self.classes: NDArray[Any] = self._classes(y, classes)
 
     @property
