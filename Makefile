@@ -76,9 +76,10 @@ fuzz: .venv/installed-dev
 		$(BIN)/pytest $(PARALLEL) --hypothesis-profile fuzz $(or $(TESTS),$(PROPERTIES)) || exit 1; \
 	done
 
-# Regenerates the tables of the documentation.
+# Regenerates the tables of the documentation, and the pictures of the README.
 tables: .venv/installed-dev
 	@$(BIN)/python tools/tables.py
+	@$(BIN)/python tools/pictures.py
 
 # The site, in build/docs/index.html; a warning is an error, and so is a link that leads nowhere.
 docs: .venv/installed-docs

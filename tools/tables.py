@@ -5,10 +5,12 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pictures
 import torch
 from typer.testing import CliRunner
 
@@ -17,11 +19,15 @@ from rsoftmax import MappingSpec
 from rsoftmax.cli import app
 from rsoftmax.kernels import kernel_for
 from rsoftmax.kernels.cpu import OPERATIONS
+from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import Benchmark, Record, read
 from rsoftmax_lab.bench.mappings import headline
-from rsoftmax_lab.bench.models import GENERATE_MODEL, LONG
+from rsoftmax_lab.bench.models import GENERATE_MODEL, LONG, PHASES
 from rsoftmax_lab.bench.tables import bytes_text, markdown, ratio_table, ratio_text, time_text
+from rsoftmax_lab.comparison import Comparison, Predictor
+from rsoftmax_lab.experiments import users
+from rsoftmax_lab.records import read_trials
 
 ROOT = Path(__file__).parents[1]
 
@@ -98,29 +104,73 @@ def heads() -> str:
 
 def speed() -> str:
     """The README's figures for mappings."""
-    sparsemax, t, r, formula = (
-        mapping_median(name, "forward") for name in ("sparsemax", "t_softmax", "r_softmax", "quantile formula")
-    )
+
+    def ratios(**names: str) -> str:
+        medians = {title: float(mapping_median(name, "forward")) for title, name in names.items()}
+        return ", ".join(
+            f"`{title}` {ratio:.0f}" if ratio > 10 else f"`{title}` {ratio:.1f}" for title, ratio in medians.items()
+        )
+
+    ours = ratios(sparsemax="sparsemax", entmax15="entmax15", t_softmax="t_softmax", r_softmax="r_softmax")
+    theirs = ratios(sparsemax="entmax.sparsemax", entmax15="entmax.entmax15")
     return (
-        f"- **Fast mappings.** Time relative to `torch.softmax`: sparsemax {sparsemax}, t-softmax {t}, r-softmax"
-        f" {float(r):.1f}, each the median over seven shapes\n  (forward, one thread,"
-        f" {records(load('mappings'))[0]['machine']}; `rsoftmax bench`). The paper's formula with `torch.quantile`:"
-        f" {float(formula):.0f}."
+        f"- **Fast mappings.** Time relative to `torch.softmax`: {ours}. Of the entmax package:\n  {theirs}. (Forward,"
+        f" median of seven shapes, one thread, {records(load('mappings'))[0]['machine']};\n  `rsoftmax bench`)"
     )
 
 
-def attention_speed() -> str:
-    """The README's figures for attention."""
-    r90 = partial(records, load("attention"), method="r_softmax", parameter="r=0.9", measure="us", threads=1)
-    forward, both, causal, single = (
-        median(r90(mode=mode)) for mode in ("forward", "forward+backward", "forward, causal", "one query, float32")
+def whole_model() -> str:
+    """The README's figures for attention: a whole model at its calibrated setting, by length."""
+    prompts, tokens = (pictures.times(phase) for phase in PHASES)
+    by_length = "; ".join(
+        f"{ratio_text(prompts[n]['ratio'])} and {ratio_text(tokens[n]['ratio'])} with {n:,} tokens" for n in prompts
     )
     return (
-        "- **Zeros save time in attention.** With 90 % zeros, time relative to torch's"
-        f" `scaled_dot_product_attention`: forward {forward},\n  with backward {both}, causal {causal}, a single query"
-        f" against a long cache {single}, each the median over three lengths\n  (one thread,"
-        f" {records(load('attention'))[0]['machine']}; `rsoftmax bench attention`)."
+        "- **Attention that skips zeros.** SmolLM2-135M with t-softmax, t = 6: time of the whole model, for the prompt"
+        f"\n  and for each token after it, relative to torch's attention: {by_length}.\n  Perplexity grows by at most"
+        f" {max(pictures.perplexities().values()):.1f} %. (One thread, {next(iter(prompts.values()))['machine']};"
+        "\n  `rsoftmax bench generate --model`, `rsoftmax reproduce pretrained`)"
     )
+
+
+def users_rows() -> Comparison:
+    """The comparison of three ways to decide."""
+    return Comparison.of(read_trials(ROOT / "results" / "users.jsonl", users.Run, print).alike(print))
+
+
+def labels() -> str:
+    """The README's figures for labels: three ways to decide from the same fitted models."""
+    comparison = users_rows()
+    pairs = list(product(users.MODELS, comparison.points()))
+
+    def leads(rival: str) -> str:
+        medians = []
+        for average in AVERAGES:
+            every = [
+                comparison.lead(Predictor(model, users.DERIVED), [Predictor(model, rival)], [point], "test", average)
+                for model, point in pairs
+            ]
+            medians.append(f"{statistics.median(lead.value for lead in every if lead is not None):+.1f} {average}")
+        return ", ".join(medians)
+
+    return (
+        "- **Labels without tuning.** F1 with thresholds derived from probabilities, against tuned ones of the same"
+        f"\n  models: {leads(users.TUNED)}; against .5: {leads(users.HALF)}.\n  (Points, median over models and"
+        f" {len(comparison.points())} datasets; `rsoftmax reproduce users`)"
+    )
+
+
+def decisions() -> str:
+    """Micro, macro and samples F1 of every model and way to decide, by dataset."""
+    comparison = users_rows()
+
+    def cell(predictor: Predictor, point: Any) -> str:
+        means = [comparison.mean(predictor, [point], "test", average) for average in AVERAGES]
+        return ", ".join(f"{mean.value:.1f}" for mean in means if mean)
+
+    lines = [[users.title(one), *(cell(one, point) for point in comparison.points())] for one in users.PREDICTORS]
+    seeds = [f"{point} ({len(comparison.records[point])})" for point in comparison.points()]
+    return markdown(["dataset (seeds)", *seeds], [line for line in lines if any(line[1:])])
 
 
 def list_mappings() -> str:
@@ -160,7 +210,8 @@ def attention(mode: str) -> Callable[[], str]:
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"speed": speed, "attention-speed": attention_speed},
+    "README.md": {"speed": speed, "attention": whole_model, "labels": labels},
+    "docs/reproduction/users.md": {"decisions": decisions},
     "docs/mappings.md": {"mappings": list_mappings},
     "docs/performance.md": {
         "medians": mapping_medians,

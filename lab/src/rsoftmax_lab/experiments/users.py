@@ -405,9 +405,10 @@ STYLES = {HALF: ("#8a8a8a", "o"), TUNED: ("#1d4e89", "D"), DERIVED: ("#c1121f", 
 
 
 def mean_f1(comparison: Comparison, rule: str, average: str, point: str) -> float | None:
-    """The mean F1 of the models with five folds on a dataset; None if some were not run."""
-    models = [name for name in MODELS if METHODS[name].cv == FOLDS]
-    means = [comparison.mean(Predictor(model, rule), [point], "test", average) for model in models]
+    """The mean F1 of the models with five folds on a dataset; None if one that was run on others is missing."""
+    predictors = [Predictor(name, rule) for name in MODELS if METHODS[name].cv == FOLDS]
+    run = [one for one in predictors if any(comparison.mean(one, [p], "test", average) for p in comparison.points())]
+    means = [comparison.mean(predictor, [point], "test", average) for predictor in run]
     return statistics.fmean(mean.value for mean in means if mean) if all(means) else None
 
 
