@@ -1,6 +1,7 @@
 """Tables in files: the same rows from every format, errors with file and row, CSV that spreadsheets do not run."""
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from rsoftmax.labels.models.tables import csv_line, read
+from rsoftmax.labels.models.tables import csv_line, read, write
 
 
 def write_csv(path: Path, rows: list[Any]) -> None:
@@ -25,12 +26,15 @@ def test_every_format_holds_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in joined))
     rows = [{"text": text, "labels": names} for text, names in zip(texts, labels, strict=True)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress((tmp_path / "t.jsonl").read_bytes()))
     parquet.write_table(pyarrow.table({"text": texts, "labels": labels}), tmp_path / "t.parquet")
-    for ending in ("csv", "tsv", "jsonl", "parquet"):
+    for ending in ("csv", "tsv", "jsonl", "jsonl.gz", "parquet"):
         found = read(tmp_path / f"t.{ending}")
         assert found.texts("text") == texts, ending
         assert found.labels("labels", ";") == labels, ending
         assert found.as_texts(";") == {"text": texts, "labels": [";".join(row) for row in labels]}, ending
+        (part,) = write(found, {tmp_path / f"part.{ending}": [2, 0]})
+        assert read(part).texts("text") == [texts[2], texts[0]], ending
 
 
 def test_labels_in_lists_and_in_texts_are_the_same_labels(tmp_path: Path) -> None:
@@ -59,7 +63,8 @@ BAD: dict[str, tuple[str, str, str]] = {
     "labels in an object": ("t.jsonl", '{"text": "a", "labels": {"x": 1}}\n', "row 1: 'labels' must be a list of"),
     "a column twice": ("t.csv", "text,text,labels\na,b,c\n", "the header has 2 columns named 'text'; rename all but"),
     "damaged": ("t.parquet", "PAR1", "not a Parquet file, or damaged"),
-    "unknown ending": ("t.xlsx", "", "expected a file that ends in .csv, .tsv, .jsonl, .parquet"),
+    "not compressed": ("t.jsonl.gz", "{}", "not a gzip file, or damaged"),
+    "unknown ending": ("t.xlsx", "", "expected a file that ends in .csv, .tsv, .jsonl, .jsonl.gz, .parquet"),
 }
 
 
@@ -76,6 +81,11 @@ def test_a_bad_table_is_refused_with_file_row_and_remedy(tmp_path: Path) -> None
             read_all(tmp_path / file)
         assert message in str(error.value), name
         assert str(error.value).startswith(str(tmp_path / file)), name
+    whole = gzip.compress(b'{"text": "\xff"}')
+    for compressed, message in ((whole[:-9], "not a gzip file, or damaged"), (whole, "byte 10 is not valid UTF-8")):
+        (tmp_path / "t.jsonl.gz").write_bytes(compressed)
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path / "t.jsonl.gz")
     with pytest.raises(FileNotFoundError, match=r"none\.csv' does not exist"):
         read(tmp_path / "none.csv")
     with pytest.raises(ValueError, match="must hold exactly one table"):

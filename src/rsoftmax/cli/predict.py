@@ -84,10 +84,10 @@ def predict(
 
 def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | None]) -> NamedItems:
     """The items of a table, or those on the command line."""
-    from rsoftmax.labels.models.tables import READERS, read
+    from rsoftmax.labels.models.tables import READERS, ending, read
 
     modality, word = model.modality, data[0]
-    is_table = len(data) == 1 and Path(word).suffix.lower() in READERS
+    is_table = len(data) == 1 and ending(Path(word)) in READERS
     if is_table and not (modality == "text" and " " in word and not exists(word)):
         with usage_errors("DATA"):
             table = read(Path(word))

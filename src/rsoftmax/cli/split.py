@@ -26,7 +26,7 @@ def split(
 
     from rsoftmax.labels.estimators.splits import stratified_parts
     from rsoftmax.labels.models.card import count_of
-    from rsoftmax.labels.models.tables import read, write
+    from rsoftmax.labels.models.tables import ending, read, write
 
     shares = {"train": 1 - validation - test, "validation": validation, "test": test}
     if not (test > 0 and validation >= 0 and shares["train"] > 0):
@@ -47,7 +47,7 @@ def split(
         message = f"no rows are left for {empty[0]}; {table.path} has {count_of(len(table), 'row')}"
         raise typer.BadParameter(message, param_hint="--groups" if groups else "DATA")
     with usage_errors("--out"):
-        paths = write(table, {out / f"{name}{table.path.suffix.lower()}": indices for name, indices in rows.items()})
+        paths = write(table, {out / f"{name}{ending(table.path)}": indices for name, indices in rows.items()})
     for path, indices in zip(paths, rows.values(), strict=True):
         missing = int((matrix[indices].sum(0) == 0).sum())
         without = f", {count_of(missing, 'label')} missing" if missing else ""

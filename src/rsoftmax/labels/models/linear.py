@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rsoftmax.labels.decoding import Decoder
 from rsoftmax.labels.estimators.expected_f1 import ExpectedF1Classifier
 from rsoftmax.labels.evaluation import Evaluation
+from rsoftmax.labels.sparse import evaluate_csr
 
 __all__ = ["OneVsRest", "SparseOutput"]
 
@@ -21,7 +22,7 @@ TOLERANCE = 0.1  # LIBLINEAR's own default for its dual solver
 CERTAIN = 30.0  # log-odds of a label that every text has
 SMALLEST = 0.01  # weights below it are left out; average precision is the same without them
 WORTH_PROCESSES = 2**24  # entries of features times labels
-ROWS = 1000  # decoded at the same time
+ENTRIES = 2**22  # of texts times labels decoded at the same time
 
 
 class SparseOutput(NamedTuple):
@@ -46,38 +47,67 @@ class SparseRegression(LogisticRegression):  # type: ignore[misc]
         return self.sparsify()  # type: ignore[no-any-return]
 
 
-class OneVsRest(nn.Module):
-    """Logistic regressions, calibrated and decoded as :class:`rsoftmax.labels.ExpectedF1Classifier` does.
+class Sized(nn.Module):
+    """A module whose buffers take the sizes that they have in a state dict."""
 
-    Args:
-        num_labels: the number of labels, K.
-        options: of :class:`rsoftmax.labels.Decoder`.
-        entries: the number of weights that are not zero.
-        features: the number of features.
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        for name, buffer in self._buffers.items():
+            if buffer is not None and prefix + name in state_dict:
+                setattr(self, name, torch.empty_like(state_dict[prefix + name], dtype=buffer.dtype))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    The weights of the fold models are averaged into one classifier. They are stored as a sparse matrix
-    [features, K].
-    """
+
+class SparseLinear(Sized):
+    """Linear functions of sparse features, ``x W + b``, with few weights: W is a sparse matrix [features, outputs]."""
 
     indptr: Tensor
     indices: Tensor
     weights: Tensor
     bias: Tensor
 
-    def __init__(self, num_labels: int, options: dict[str, Any], features: int = 0, entries: int = 0) -> None:
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("indptr", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("indices", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("weights", torch.zeros(0))
+        self.register_buffer("bias", torch.zeros(outputs))
+
+    @property
+    def matrix(self) -> sp.csr_array:
+        """The weights, [features, outputs]."""
+        arrays = self.weights.numpy(), self.indices.numpy(), self.indptr.numpy()
+        return sp.csr_array(arrays, shape=(len(self.indptr) - 1, len(self.bias)))
+
+    def assign(self, matrix: sp.csr_array, bias: Any) -> None:
+        """Take over weights [features, outputs] and biases."""
+        self.indptr, self.indices = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
+        self.weights, self.bias = torch.from_numpy(matrix.data).float(), torch.as_tensor(bias, dtype=torch.float32)
+
+    def forward(self, x: sp.csr_array) -> Tensor:
+        """The values of features [rows, features], dense [rows, outputs]."""
+        return torch.from_numpy((x @ self.matrix).toarray()) + self.bias
+
+
+class SparseClassifier(nn.Module):
+    """A classifier of sparse features: subclasses compute scores, from which labels are decoded.
+
+    Args:
+        num_labels: the number of labels, K.
+        options: of :class:`rsoftmax.labels.Decoder`.
+    """
+
+    def __init__(self, num_labels: int, options: dict[str, Any]) -> None:
         super().__init__()
         self.options, self.decoder = options, Decoder(num_labels, **options)
-        self.register_buffer("indptr", torch.zeros(features + 1, dtype=torch.int64))
-        self.register_buffer("indices", torch.zeros(entries, dtype=torch.int32))
-        self.register_buffer("weights", torch.zeros(entries))
-        self.register_buffer("bias", torch.zeros(num_labels))
 
     @classmethod
     def from_tensors(cls, num_labels: int, options: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """A fitted classifier from its ``state_dict``."""
-        model = cls(num_labels, options, len(tensors["indptr"]) - 1, len(tensors["weights"]))
+        model = cls(num_labels, options)
         model.load_state_dict(tensors)
-        model.matrix.check_format()  # products do not look whether the indices are in range
+        for part in model.modules():
+            if isinstance(part, SparseLinear):
+                part.matrix.check_format()  # products do not look whether the indices are in range
         return model
 
     def set_threshold(self, threshold: Tensor) -> dict[str, Any]:
@@ -86,11 +116,55 @@ class OneVsRest(nn.Module):
         self.options = {"average": self.decoder.average, "implies": self.decoder.constraints.implies}
         return self.options
 
-    @property
-    def matrix(self) -> sp.csr_array:
-        """The weights, [features, K]."""
-        arrays = self.weights.numpy(), self.indices.numpy(), self.indptr.numpy()
-        return sp.csr_array(arrays, shape=(len(self.indptr) - 1, len(self.bias)))
+    def scores(self, x: sp.csr_array) -> Tensor:
+        """The scores of the labels, [texts, K]; -inf for labels that a text does not have."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def predict(self, x: sp.csr_array) -> SparseOutput:
+        """The marginals of the labels that texts may have, and the predicted ones."""
+        rows = max(ENTRIES // len(self.decoder.calibration.slope), 1)
+        starts = range(0, max(x.shape[0], 1), rows)
+        decoded = (self.decoder(self.scores(x[start : start + rows])) for start in starts)
+        marginals, predicted = zip(*(sparse_output(part.log_odds, part.labels) for part in decoded), strict=True)
+        return SparseOutput(sp.vstack(marginals, "csr"), np.concatenate(predicted))
+
+
+def sparse_output(log_odds: Tensor, labels: Tensor) -> SparseOutput:
+    """Dense log-odds and labels [items, K] as a sparse output; entries are left out where log-odds are -inf."""
+    entries = log_odds != -torch.inf
+    rows, columns = (part.numpy() for part in entries.nonzero(as_tuple=True))
+    indptr = np.searchsorted(rows, np.arange(len(log_odds) + 1))
+    marginals = sp.csr_array((log_odds[entries].sigmoid().numpy(), columns, indptr), shape=log_odds.shape)
+    return SparseOutput(marginals, labels[entries].numpy())
+
+
+def score(output: SparseOutput, y: sp.csr_array, names: Sequence[str]) -> Evaluation:
+    """Compare an output with labels [items, K]; there may be more names than labels of the output."""
+    t = torch.from_numpy
+    marginals, predicted = output.marginals, output.predicted
+    csr = t(marginals.indptr), t(marginals.indices), t(marginals.data), t(predicted)
+    return evaluate_csr(*csr, t(y.indptr), t(y.indices), names)
+
+
+class OneVsRest(SparseClassifier):
+    """Logistic regressions, calibrated and decoded as :class:`rsoftmax.labels.ExpectedF1Classifier` does.
+
+    Args:
+        num_labels: the number of labels, K.
+        options: of :class:`rsoftmax.labels.Decoder`.
+
+    The weights of the fold models are averaged into one classifier.
+    """
+
+    def __init__(self, num_labels: int, options: dict[str, Any]) -> None:
+        super().__init__(num_labels, options)
+        self.linear = SparseLinear(num_labels)
+
+    def scores(self, x: sp.csr_array) -> Tensor:
+        """The scores of the labels, [texts, K]."""
+        scores: Tensor = self.linear(x)
+        return scores
 
     def fit(
         self,
@@ -134,36 +208,15 @@ class OneVsRest(nn.Module):
 
     def _take_over(self, model: ExpectedF1Classifier, features: int) -> None:
         """The mean of the fold models; labels without any are predicted always or never."""
-        fitted: list[list[Any]] = [[] for _ in self.bias]
+        fitted: list[list[Any]] = [[] for _ in self.linear.bias]
         for fold in model.models_[0]:
             for label, regression in zip(fold.varying_, fold.models_, strict=True):
                 fitted[label].append(regression)
         none = sp.csr_array((1, features))
         means = [sum((one.coef_ for one in some), none) / max(len(some), 1) for some in fitted]
-        matrix = sp.csr_array(sp.vstack(means).T)
-        self.indptr, self.indices = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
-        self.weights = torch.from_numpy(matrix.data).float()
         biases = [[float(one.intercept_[0]) for one in some] for some in fitted]
-        self.bias = torch.tensor([sum(some) / max(len(some), 1) for some in biases])
+        self.linear.assign(sp.csr_array(sp.vstack(means).T), [sum(some) / max(len(some), 1) for some in biases])
         self.decoder, constant = model.decoder_, torch.from_numpy(model._constant)
         never_varies, line = ~constant.isnan(), self.decoder.calibration
         line.slope[never_varies] = 0
         line.offset[never_varies] = constant[never_varies].clamp(-CERTAIN, CERTAIN).float()
-
-    def scores(self, x: sp.csr_array) -> Tensor:
-        """The scores of the labels, [texts, K]."""
-        return torch.from_numpy((x @ self.matrix).toarray()) + self.bias
-
-    @torch.no_grad()
-    def predict(self, x: sp.csr_array) -> SparseOutput:
-        """The marginals of all labels and the predicted ones."""
-        parts = [self.decoder(self.scores(x[start : start + ROWS])) for start in range(0, max(x.shape[0], 1), ROWS)]
-        return sparse_output(torch.cat([part.log_odds for part in parts]), torch.cat([part.labels for part in parts]))
-
-
-def sparse_output(log_odds: Tensor, labels: Tensor) -> SparseOutput:
-    """Dense log-odds and labels [items, K] as a sparse output, in which every label has an entry."""
-    rows, columns = log_odds.shape
-    indices, indptr = np.tile(np.arange(columns), rows), np.arange(rows + 1) * columns
-    marginals = sp.csr_array((log_odds.sigmoid().flatten().numpy(), indices, indptr), shape=(rows, columns))
-    return SparseOutput(marginals, labels.flatten().numpy())

@@ -1,13 +1,15 @@
-"""Tables in files: CSV, TSV, JSON Lines and Parquet. Errors name the file, the row and the remedy.
+"""Tables in files: CSV, TSV, JSON Lines (also gzipped) and Parquet. Errors name the file, the row and the remedy.
 
 The only module that knows pyarrow, which reads Parquet: ``pip install 'rsoftmax[parquet]'``.
 """
 
 import csv
+import gzip
 import io
 import json
 import math
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-__all__ = ["READERS", "Table", "csv_line", "read", "write"]
+__all__ = ["READERS", "Table", "csv_line", "ending", "read", "write"]
 
 FLOAT32_MAX = 3.4e38
 MAX_FIELD = 2**31 - 1  # the longest cell that the csv module accepts on every platform
@@ -114,19 +116,19 @@ def read(path: Path) -> Table:
     In TSV files quotation marks are ordinary characters.
     """
     if path.is_dir():
-        tables = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS)
+        tables = sorted(file for file in path.iterdir() if ending(file) in READERS)
         if len(tables) != 1:
             names = ", ".join(file.name for file in tables) or "none"
             raise ValueError(f"{path} must hold exactly one table ({', '.join(READERS)}), got {names}; pass the file")
         path = tables[0]
     if not path.is_file():
         raise FileNotFoundError(f"the file {str(path)!r} does not exist")
-    if path.suffix.lower() not in READERS:
+    if ending(path) not in READERS:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(READERS)}")
     try:
-        cells = READERS[path.suffix.lower()](path)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: byte {_invalid_byte(path)} is not valid UTF-8; save the file as UTF-8") from None
+        cells = _read_utf8(path)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: not a gzip file, or damaged: {error}") from None
     if not cells or not next(iter(cells.values())):
         raise ValueError(f"{path}: the file has no rows; is it the right one?")
     return Table(path, cells)
@@ -144,12 +146,12 @@ def write(table: Table, parts: Mapping[Path, Sequence[int]]) -> list[Path]:
     """
     if existing := [path for path in parts if os.path.lexists(path)]:
         raise FileExistsError(f"{existing[0]} exists; remove it, or choose another folder")
-    new = {path: path.with_name(f".{path.name}.{uuid4().hex}") for path in parts}
+    new = {path: path.with_name(f".{uuid4().hex}.{path.name}") for path in parts}
     try:
         for path, rows in parts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             cells = {name: [column[row] for row in rows] for name, column in table.cells.items()}
-            WRITERS[table.path.suffix.lower()](new[path], cells, table.path)
+            WRITERS[ending(table.path)](new[path], cells, table.path)
         for path, hidden in new.items():
             hidden.rename(path)
     finally:
@@ -174,10 +176,33 @@ def csv_line(cells: Sequence[str]) -> str:
     return line.getvalue().removesuffix("\r\n")
 
 
+def ending(path: Path) -> str:
+    """The end of a file's name that says its format.
+
+    Example:
+        >>> ending(Path("a.b.CSV")), ending(Path("a.jsonl.gz"))
+        ('.csv', '.jsonl.gz')
+    """
+    return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
+
+
+def _open(path: Path, mode: str) -> Any:
+    """A file as bytes ("rb", "wb"), compressed if its name says so."""
+    return gzip.open(path, mode) if path.suffix.lower() == ".gz" else path.open(mode)
+
+
+def _read_utf8(path: Path) -> dict[str, list[Any]]:
+    try:
+        return READERS[ending(path)](path)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: byte {_invalid_byte(path)} is not valid UTF-8; save the file as UTF-8") from None
+
+
 def _invalid_byte(path: Path) -> int | None:
     """The position of the first invalid byte in the whole file; a reader counts from its last chunk."""
     try:
-        path.read_bytes().decode()
+        with _open(path, "rb") as file:
+            file.read().decode()
     except UnicodeDecodeError as error:
         return error.start
     return None
@@ -217,7 +242,7 @@ def _separated(path: Path, **dialect: Any) -> dict[str, list[Any]]:
 
 def _json_lines(path: Path) -> dict[str, list[Any]]:
     rows = []
-    with path.open(encoding="utf-8-sig") as file:
+    with _open(path, "rb") as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as file:
         for number, line in enumerate(filter(str.strip, file), 1):
             try:
                 row = json.loads(line)
@@ -248,7 +273,7 @@ def _write_separated(path: Path, cells: dict[str, list[Any]], _: Path, **dialect
 
 
 def _write_json_lines(path: Path, cells: dict[str, list[Any]], _: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with _open(path, "wb") as binary, io.TextIOWrapper(binary, encoding="utf-8") as file:
         for row in zip(*cells.values(), strict=True):
             file.write(json.dumps(dict(zip(cells, row, strict=True)), ensure_ascii=False) + "\n")
 
@@ -264,6 +289,7 @@ READERS: dict[str, Callable[[Path], dict[str, list[Any]]]] = {
     ".csv": partial(_separated, delimiter=",", strict=True),
     ".tsv": partial(_separated, delimiter="\t", quoting=csv.QUOTE_NONE),
     ".jsonl": _json_lines,
+    ".jsonl.gz": _json_lines,
     ".parquet": _parquet,
 }
 """The supported formats by file ending."""
@@ -271,6 +297,7 @@ WRITERS: dict[str, Callable[[Path, dict[str, list[Any]], Path], None]] = {
     ".csv": _write_separated,
     ".tsv": partial(_write_separated, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n"),
     ".jsonl": _write_json_lines,
+    ".jsonl.gz": _write_json_lines,
     ".parquet": _write_parquet,
 }
 """Likewise; they take the new file, its cells, and the file that these were read from."""

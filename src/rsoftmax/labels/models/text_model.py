@@ -28,10 +28,10 @@ from rsoftmax.labels.models.base import (
     unknown_labels,
 )
 from rsoftmax.labels.models.folders import SETTINGS, WEIGHTS, WORDS, kind_of, read_settings, write
-from rsoftmax.labels.models.linear import OneVsRest, SparseOutput
+from rsoftmax.labels.models.linear import OneVsRest, SparseOutput, score
 from rsoftmax.labels.models.tfidf import TfIdf
+from rsoftmax.labels.models.tree import LabelTrees
 from rsoftmax.labels.rules import Output
-from rsoftmax.labels.sparse import evaluate_csr
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.encoder_model import EncoderModel
@@ -40,6 +40,7 @@ __all__ = ["LabelModel"]
 
 VOCABULARY = "vocabulary.json"
 RULES = ("implies", "exclusive")
+MANY = 1000  # labels: more of them are learned by label trees
 
 
 @dataclass
@@ -94,7 +95,7 @@ class LabelModel(BaseLabelModel):
 
     config: WordsConfig
     vectorizer: TfIdf
-    classifier: OneVsRest
+    classifier: OneVsRest | LabelTrees
 
     def __init__(self, labels: Sequence[str] | None = None, average: Average = "micro", **options: Any) -> None:
         self.labels = None if labels is None else check_names(labels)
@@ -133,7 +134,7 @@ class LabelModel(BaseLabelModel):
         self.vectorizer = TfIdf.fit(tqdm(items, desc="reading words", unit="texts", disable=not verbose))
         x = self.embed(items, verbose=verbose)
         held_out = None if validation is None else (self.embed(validation[0], verbose=verbose), validation[1])
-        self.classifier = OneVsRest(len(self.names), self.config.head)
+        self.classifier = _kind(self.names)(len(self.names), self.config.head)
         return self.classifier.fit(x, y, held_out, names=self.names, random_state=random_state, verbose=verbose)
 
     @property
@@ -226,7 +227,7 @@ class LabelModel(BaseLabelModel):
             model.config, model.options = config, config.head | rules
             terms = json.loads(Path(folder, VOCABULARY).read_bytes())
             model.vectorizer = TfIdf(terms, tensors.pop("idf").numpy())
-            model.classifier = OneVsRest.from_tensors(len(config.labels), config.head, tensors)
+            model.classifier = _kind(config.labels).from_tensors(len(config.labels), config.head, tensors)
             model.outputs([""])  # do the parts fit together?
         except Exception as error:  # for files edited by hand there are many kinds
             raise ValueError(f"{folder} is damaged: {error}") from None
@@ -277,7 +278,9 @@ class LabelModel(BaseLabelModel):
         self.classifier.set_threshold(threshold)
 
     def _score(self, x: sp.csr_array, y: sp.csr_array, names: Sequence[str]) -> Evaluation:
-        marginals, predicted = self._sparse_decode(x)
-        t = torch.from_numpy
-        csr = t(marginals.indptr), t(marginals.indices), t(marginals.data), t(predicted)
-        return evaluate_csr(*csr, t(y.indptr), t(y.indices), names)
+        return score(self._sparse_decode(x), y, names)
+
+
+def _kind(names: Sequence[str]) -> type[OneVsRest | LabelTrees]:
+    """The kind of classifier for so many labels."""
+    return LabelTrees if len(names) > MANY else OneVsRest

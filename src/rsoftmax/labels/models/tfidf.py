@@ -122,7 +122,7 @@ class TfIdf:
             is_term = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
             features = np.concatenate([self._word_terms[x], self._pair_terms[at[is_term]]])
             rows.append(features[features >= 0])
-        indices, indptr = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+        indices, indptr = np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]).astype(np.int32)
         x = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(self.terms)))
         x.sum_duplicates()
         x.data = (1 + np.log(x.data)) * self.idf[x.indices]

@@ -1,0 +1,99 @@
+"""Label trees: more than a thousand labels from the words of texts, with sparse marginals."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from rsoftmax.labels import LabelModel
+from rsoftmax.labels.models.tree import CANDIDATES, LabelTrees, PooledIsotonic, clusters_of, number_of_clusters
+
+NUM_LABELS, PER_TEXT = 1024, 3
+
+
+def texts_about(*, size: int, seed: int) -> tuple[list[str], list[list[str]]]:
+    """Texts of the names of their labels and of words about nothing."""
+    rng = np.random.default_rng(seed)
+    topics = [rng.choice(NUM_LABELS, PER_TEXT, replace=False) for _ in range(size)]
+    words = [[*(f"word{i}" for i in some), *(f"noise{i}" for i in rng.integers(50, size=5))] for some in topics]
+    return [" ".join(rng.permutation(some)) for some in words], [[f"label{i:04}" for i in some] for some in topics]
+
+
+@pytest.fixture(scope="module")
+def model() -> LabelModel:
+    texts, y = texts_about(size=3000, seed=0)
+    return LabelModel().fit(texts, y)
+
+
+@pytest.mark.train
+def test_a_thousand_labels_are_learned_and_their_marginals_are_sparse(model: LabelModel) -> None:
+    assert isinstance(model.classifier, LabelTrees)
+    texts, y = texts_about(size=300, seed=1)
+    scores = model.evaluate(texts, y)
+    assert scores.micro > 0.9
+    assert model.evaluation["num_samples"] == 300
+    marginals, predicted = model.sparse_outputs(texts)
+    assert (np.diff(marginals.indptr) == CANDIDATES).all()
+    assert predicted.sum() < 2 * PER_TEXT * len(texts)
+    # the marginals are calibrated: as many labels as they promise
+    assert abs(marginals.sum() / (PER_TEXT * len(texts)) - 1) < 0.1
+
+
+@pytest.mark.train
+def test_saved_trees_predict_the_same_and_hold_no_pickle(model: LabelModel, tmp_path: Path) -> None:
+    texts, _ = texts_about(size=20, seed=2)
+    model.save(tmp_path)
+    names = {"README.md", "config.json", "model.safetensors", "vocabulary.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    again = LabelModel.load(tmp_path)
+    assert again.predict(texts, every_label=True) == model.predict(texts, every_label=True)
+
+
+@pytest.mark.train
+def test_a_recall_is_guaranteed_among_the_candidates_or_refused(model: LabelModel, tmp_path: Path) -> None:
+    texts, y = texts_about(size=500, seed=3)
+    model.save(tmp_path)
+    sure = LabelModel.load(tmp_path).guarantee(texts, y, recall=0.9)
+    assert sure.evaluation["guarantee"] == "recall of a sample at least 0.9, in expectation"
+    strangers = [[f"label{i % NUM_LABELS:04}"] for i in range(500)]  # no model can find these
+    with pytest.raises(ValueError, match="more than the 50 most probable labels"):
+        LabelModel.load(tmp_path).guarantee(texts, strangers, recall=0.9)
+
+
+def test_clusters_have_equal_sizes_and_hold_similar_labels() -> None:
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.eye(8, dtype=np.float32), 32, 0)
+    order = rng.permutation(256)
+    vectors = (groups + 0.01 * rng.standard_normal(groups.shape).astype(np.float32))[order]
+    clusters = clusters_of(vectors, 0)
+    assert len(clusters) == number_of_clusters(256) == 16
+    assert {len(cluster) for cluster in clusters} == {16}
+    assert sorted(np.concatenate(clusters)) == [*range(256)]
+    assert np.mean([len({order[i] // 32 for i in cluster}) for cluster in clusters]) < 1.5
+
+
+def test_the_pooled_calibration_keeps_the_order_of_scores_and_returns_to_the_truth() -> None:
+    rng = np.random.default_rng(0)
+    u = rng.normal(-1, 2, 50_000)
+    y = (rng.random(50_000) < 1 / (1 + np.exp(-3 * u - 1))).astype(float)
+    calibration = PooledIsotonic().fit(u, y)
+    points = torch.linspace(-8, 8, 500)
+    mapped = calibration(points)
+    assert all(low < high for low, high in pairwise(mapped.tolist()))
+    middle = points.abs() < 1
+    assert (mapped[middle].sigmoid() - (3 * points[middle] + 1).sigmoid()).abs().max() < 0.05
+
+
+def test_a_cluster_without_training_texts_is_never_predicted() -> None:
+    rng = np.random.default_rng(0)
+    x = sp.random_array((80, 40), density=0.3, rng=rng, format="csr", dtype=np.float32)
+    y = sp.csr_array((np.ones(80, np.float32), (np.arange(80), np.arange(80) % 3)), shape=(80, 2000))
+    names = [f"label{i}" for i in range(2000)]
+    trees = LabelTrees(2000, {})
+    trees.fit(x, y, None, names=names, random_state=0, verbose=False)
+    marginals, predicted = trees.predict(x)
+    assert np.isfinite(marginals.data).all()
+    assert set(marginals.indices[predicted]) <= {0, 1, 2}
