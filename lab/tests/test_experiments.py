@@ -13,7 +13,18 @@ from typer.testing import CliRunner
 
 from rsoftmax_lab import commands, experiments, records
 from rsoftmax_lab.comparison import ITS_NETWORK_TUNED, PREDICTORS, Comparison
-from rsoftmax_lab.experiments import COMMANDS, glue, lengths, load, load_all, rates, synthetic
+from rsoftmax_lab.experiments import (
+    COMMANDS,
+    glue,
+    images,
+    lengths,
+    load,
+    load_all,
+    rates,
+    synthetic,
+    tabular,
+    users,
+)
 from rsoftmax_lab.records import BaseRun, Trials, differences, finished, key, read_trials
 from rsoftmax_lab.report import write
 
@@ -154,6 +165,9 @@ def test_quick_runs_are_among_the_full_ones() -> None:
     assert set(lengths.grid(lengths.QUICK, 1)) < set(lengths.grid())
     assert set(glue.quick_grid()) < set(glue.grid())
     assert set(rates.quick_grid()) < set(rates.grid())
+    assert set(images.quick_grid(dataset="voc")) < set(images.grid(dataset="voc"))
+    assert set(users.grid(["birds"], 1, users.QUICK)) < set(users.grid(["birds", "scene"]))
+    assert set(tabular.grid(["birds"], 1)) < set(tabular.grid(["birds", "scene"]))
 
 
 def read_toy(path: Path, *written: dict[str, Any]) -> tuple[Trials[Any], list[str]]:
