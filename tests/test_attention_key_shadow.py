@@ -287,3 +287,23 @@ def test_the_logits_of_a_model_are_the_same(setting: dict[str, Any], options: di
     assert all(map(torch.equal, expected.logits, actual.logits))
     layers: Any = cache.layers
     assert all((state(layer.keys)[..., 1] == 0).any() for layer in layers)
+
+
+@pytest.mark.compile
+def test_compiled_steps_and_static_caches_do_without() -> None:
+    model = llama(SETTINGS[1])
+    tokens = torch.randint(3, 60, (2, 306), generator=torch.Generator().manual_seed(0))
+    compiled: Any = torch.compile(model, backend="eager")
+
+    def logits(cache: Any, calls: list[Any]) -> list[Tensor]:
+        with torch.no_grad():
+            model(tokens[:, :300], past_key_values=cache)
+            return [call(tokens[:, i : i + 1], past_key_values=cache).logits for i, call in enumerate(calls, start=300)]
+
+    expected = logits(hf.DynamicCache(config=model.config), [model] * 6)
+    cache = GrowingCache(model.config)
+    assert all(map(torch.equal, expected, logits(cache, [model, compiled, compiled, model, compiled, model])))
+    layers: Any = cache.layers
+    assert all(is_used(layer.keys) for layer in layers)  # again, in the eager step after a compiled one
+    static = hf.StaticCache(config=model.config, max_cache_len=306)
+    assert all(map(torch.equal, expected, logits(static, [model] * 6)))

@@ -3,6 +3,9 @@
 
 #include "blocks.h"
 #include "shadow.h"
+#ifdef AVX2_VECTORS
+#include <cpuid.h>
+#endif
 
 namespace rsoftmax {
 namespace {
@@ -90,13 +93,25 @@ template <int Q> INLINE void integer_dots(const RoundedQuery* q, const char* lin
     for (int i = 0; i < Q; i++) dot[i] = pair_sums(sum[i][0], sum[i][1], std::make_index_sequence<n>()) - q[i].shift;
 }
 
-#ifdef AVX512_VECTORS
+#if defined(AVX512_VECTORS) || defined(AVX2_VECTORS)
 // Adds to each lane the sum of four products of bytes, unsigned ones of `a` and signed ones of `b`.
 INLINE void add_byte_products(IntVec<float>& sum, IntVec<float> a, IntVec<float> b) {
     // Not an intrinsic: this library also runs on processors without the instruction.
+#ifdef AVX512_VECTORS
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#else
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+#endif
 }
-inline bool multiplies_bytes() { return __builtin_cpu_supports("avx512vnni"); }
+// Whether the processor has the instruction: with AVX-512 VNNI, or AVX-VNNI, which compilers do not all know by name.
+inline bool multiplies_bytes() {
+#ifdef AVX512_VECTORS
+    return __builtin_cpu_supports("avx512vnni");
+#else
+    unsigned a = 0, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+#endif
+}
 
 template <int Q> INLINE void byte_dots(const RoundedQuery* q, const char* line, long lines, IntVec<float>* dot) {
     constexpr long ahead = 4096;
