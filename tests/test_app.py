@@ -1,6 +1,7 @@
 """The functions behind the widgets of ``rsoftmax app``: values in, figures and tables out."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from rsoftmax import MAPPINGS, softmax
 from rsoftmax.cli import app
-from rsoftmax.labels import EncoderModel, TrainingOptions
+from rsoftmax.labels import EncoderModel, LabelModel, TrainingOptions
 from rsoftmax.plots import compare_mappings, labels_figure, mapping_gradients
 
 pytest.importorskip("gradio", reason="the page needs gradio; `make browser` installs it")
@@ -33,6 +34,7 @@ from rsoftmax.app import (
     labels_for,
     other_averages,
     page,
+    show_evidence,
     show_labels,
     thresholds,
 )
@@ -103,6 +105,15 @@ def test_labels_come_with_marginals_and_the_labels_for_every_f1(model: EncoderMo
         every = model.predict([text], every_label=True)[0]
         assert [line[0] for line in lines] == list(every)
         assert [line[0] for line in lines if line[2] == YES] == model.predict_labels([text])[0]
+
+
+def test_the_passages_behind_each_predicted_label_are_highlighted(model: EncoderModel) -> None:
+    for one in (model, LabelModel().fit(TEXTS * 6, LABELS * 6)):
+        html = show_evidence(one, "I love it <so> happy")
+        assert re.findall("<h3>(.*)</h3>", html) == one.predict_labels(["I love it <so> happy"])[0] != []
+        assert "<mark" in html
+        assert "<so>" not in html
+    assert show_evidence(model, "nothing at all") == ""
 
 
 def test_an_image_gets_its_labels(image_encoder: Path) -> None:

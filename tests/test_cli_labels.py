@@ -410,3 +410,41 @@ def test_without_an_encoder_texts_are_labelled_by_their_words(table: Path, tmp_p
         "train", table, *columns, "--out", tmp_path / "new", "--finetune", code=2
     )
     assert "train with --encoder" in rsoftmax("export", tmp_path / "words", "--onnx", tmp_path / "m.onnx", code=2)
+
+
+def test_the_passages_behind_labels_are_printed_and_highlighted(model: Path, table: Path, tmp_path: Path) -> None:
+    rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "words")
+    text = "I love it. So <b>happy</b>!"
+    (explained,) = LabelModel.load(tmp_path / "words").explain([text])
+    first, second, *lines = rsoftmax("predict", tmp_path / "words", text, "--explain").splitlines()
+    (name, explanation), *_ = explained.items()
+    assert first.startswith(f"{text}: {name} {explanation.marginal:.3f}")
+    assert second == f"  {name} {explanation.marginal:.3f}"
+    assert f"    {explanation.log_odds:>+6.2f}  log-odds" in lines
+    rows = rsoftmax("predict", tmp_path / "words", table, "--explain", "--json", "--all").splitlines()
+    assert len(rows) == len(ROWS)
+    found = json.loads(rows[0])
+    assert found["labels"].keys() == found["explanations"].keys() == {"anger", "joy", "love"}
+    (passage, *_) = found["explanations"]["love"]["passages"]
+    assert TEXTS[0][passage["start"] : passage["end"]] in TEXTS[0].split()
+    for kind in (tmp_path / "words", model):
+        said = rsoftmax("predict", kind, text, "--explain", "--all", "--show", tmp_path / "page.html")
+        assert f"wrote {tmp_path / 'page.html'}" in said
+        page = (tmp_path / "page.html").read_text()
+        assert "&lt;" in page
+        assert "<b>" not in page
+    assert "100%  I love it. So" in said  # with an encoder, a short text is one window
+
+
+def test_explanations_that_cannot_be_written_are_refused(model: Path, table: Path, tmp_path: Path) -> None:
+    rsoftmax("train", table, "--features", "u", "--labels", "labels", "--out", tmp_path / "numbers")
+    for words, message in (
+        (["--explain", "--csv"], "not as CSV"),
+        (["--explain", "--show", tmp_path / "a.png"], "must be an .html file in an existing folder"),
+        (["--explain", "--show", tmp_path / "nowhere" / "a.html"], "must be an .html file in an existing folder"),
+        (["--show", tmp_path / "a.html"], "pass --explain as well"),
+    ):
+        assert message in rsoftmax("predict", model, "so happy", *words, code=2), words
+    assert "is an input" in rsoftmax("predict", model, table, "--explain", "--show", table, code=2)
+    assert "only labels of texts" in rsoftmax("predict", tmp_path / "numbers", table, "--explain", code=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"numbers"}

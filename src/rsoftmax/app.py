@@ -28,6 +28,8 @@ from rsoftmax.attention.transformers.measure import attention_map
 from rsoftmax.labels.decoding import AVERAGES, Average, Decoder
 from rsoftmax.labels.models.base import BaseLabelModel
 from rsoftmax.labels.models.card import printable, readable
+from rsoftmax.labels.models.explanation import STYLE as HIGHLIGHTS
+from rsoftmax.labels.models.explanation import highlighted
 from rsoftmax.labels.rules import Output
 from rsoftmax.plots import attention_figure, compare_mappings, labels_figure, mapping_gradients, mappings_figure
 
@@ -94,6 +96,13 @@ def show_labels(model: BaseLabelModel, item: Any) -> tuple[Figure, list[list[str
     return labels_figure(marginals, predicted, thresholds(model)), table
 
 
+def show_evidence(model: BaseLabelModel, text: str) -> str:
+    """HTML of a text for each predicted label, with the passages behind it highlighted."""
+    (explained,) = model.explain([text])
+    parts = (f"<h3>{escape(printable(label))}</h3>\n{highlighted(text, one)}" for label, one in explained.items())
+    return "\n".join(parts)
+
+
 def thresholds(model: BaseLabelModel) -> dict[str, float]:
     """The probability above which each label is predicted; empty if it depends on the item."""
     if model.rule != "expected_f1" or model.decoder.average == "samples":
@@ -154,7 +163,7 @@ STYLE = f"""
 .{WIDE} {{ overflow-x: auto !important }}
 .{WIDE} img {{ min-width: 45rem }}
 .{WIDE} div {{ align-items: safe center !important }}
-"""
+{HIGHLIGHTS}"""
 """On a narrow screen the panels stay legible and scroll sideways, starting at the first one."""
 THEME = gr.themes.Base(
     primary_hue="blue",
@@ -246,11 +255,15 @@ def _labels_tab(model: BaseLabelModel | None) -> None:
             bars = gr.Plot(show_label=False)
             table = gr.Dataframe(headers=["label", "marginal", "predicted", *other_averages(model)], interactive=False)
     gr.Markdown(EXPLANATION)
+    evidence = gr.HTML(visible=texts)
 
-    def labels(item: Any) -> tuple[Figure | None, list[list[str]]]:
-        return show_labels(model, item) if item else (None, [])
+    def labels(item: Any) -> tuple[Figure | None, list[list[str]], str]:
+        if not item:
+            return None, [], ""
+        return (*show_labels(model, item), show_evidence(model, item) if texts else "")
 
-    item.change(_shows_errors(labels), item, [bars, table], trigger_mode="always_last", show_progress="hidden")
+    outputs = [bars, table, evidence]
+    item.change(_shows_errors(labels), item, outputs, trigger_mode="always_last", show_progress="hidden")
 
 
 def _attention_tab(folder: str) -> None:

@@ -13,6 +13,7 @@ from rsoftmax.cli.models import column_for, item_errors, load, read_items, separ
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
+    from rsoftmax.labels.models.explanation import Explanation
     from rsoftmax.labels.models.tables import Table
     from rsoftmax.labels.rules import Output
 
@@ -47,10 +48,14 @@ def predict(
     every_label: Annotated[
         bool, typer.Option("--all", help="Print the probabilities of all labels, predicted or not.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the passages of a text behind each label, with their weights.")
+    ] = False,
     show: Annotated[
         Path | None,
         typer.Option(
             help="Plot each image or text with its labels and the runners-up: a file for one, a folder for several."
+            " With --explain: an .html file with the passages highlighted."
         ),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False,
@@ -58,10 +63,15 @@ def predict(
     """Predict the labels of texts, images or rows, with their probabilities."""
     if json and csv:
         raise typer.BadParameter("choose one of --json and --csv", param_hint="--json, --csv")
+    if explain and csv:
+        raise typer.BadParameter("explanations are printed as lines or with --json, not as CSV", param_hint="--explain")
     loaded = load(model)
     inputs = _inputs(loaded, data, {"text": text, "image": image})
     if loaded.modality == "image" and inputs.table is None:
         inputs = _openable(inputs.items, skip_bad)
+    if explain:
+        _explain(loaded, data, inputs, every_label, json, show)
+        return
     if show is not None and loaded.modality == "features":
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
@@ -80,6 +90,31 @@ def predict(
         with usage_errors("--show"):
             _draw(inputs, predicted, every, figures)
         typer.echo(f"wrote {show}", err=json or csv)
+
+
+def _explain(
+    model: "BaseLabelModel", data: list[str], inputs: NamedItems, every_label: bool, json: bool, show: Path | None
+) -> None:
+    """Print the passages behind each label, and highlight them in a page of HTML."""
+    from rsoftmax.labels.models.explanation import explanations_page
+    from rsoftmax.labels.models.folders import replacing
+
+    if model.modality != "text":
+        raise typer.BadParameter("only labels of texts can be explained", param_hint="--explain")
+    if show is not None:
+        _not_an_input(show, data)
+        if show.suffix.lower() != ".html" or not show.resolve().parent.is_dir():
+            raise typer.BadParameter(f"{show} must be an .html file in an existing folder", param_hint="--show")
+    with item_errors(inputs.table, inputs.items):
+        explained = model.explain(inputs.items, every_label=every_label)
+    for line in (_explained_json if json else _explained_lines)(inputs, explained):
+        typer.echo(line)
+    if show is not None:
+        names = (str(number) for number in range(1, len(explained) + 1))
+        page = explanations_page(list(zip(names, inputs.items, explained, strict=True)))
+        with usage_errors("--show"), replacing(show) as unfinished:
+            unfinished.write_text(page, encoding="utf-8")
+        typer.echo(f"wrote {show}", err=json)
 
 
 def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | None]) -> NamedItems:
@@ -157,8 +192,9 @@ def _figure_paths(data: list[str], inputs: NamedItems, show: Path) -> list[Path]
     """The file of each item's figure; in a folder, named after the image if that is unique, otherwise numbered."""
     from rsoftmax.plots import formats
 
-    if any(exists(path) and show.resolve() == Path(path).resolve() for path in data):
-        raise typer.BadParameter(f"{show} is an input; choose another path", param_hint="--show")
+    _not_an_input(show, data)
+    if show.suffix.lower() == ".html":
+        raise typer.BadParameter(f"pass --explain as well to write {show}", param_hint="--show")
     if len(inputs.items) == 1 and not isdir(data[0]):
         if show.suffix.lower() not in formats():
             raise typer.BadParameter(f"{show} must end in one of {', '.join(formats())}", param_hint="--show")
@@ -167,6 +203,11 @@ def _figure_paths(data: list[str], inputs: NamedItems, show: Path) -> list[Path]
     if len(set(names)) < len(names):
         names = [str(number) for number, _ in enumerate(names, 1)]
     return [show / f"{name}.png" for name in names]
+
+
+def _not_an_input(show: Path, data: list[str]) -> None:
+    if any(exists(path) and show.resolve() == Path(path).resolve() for path in data):
+        raise typer.BadParameter(f"{show} is an input; choose another path", param_hint="--show")
 
 
 def _draw(inputs: NamedItems, predicted: Predictions, every: Predictions, figures: list[Path]) -> None:
@@ -193,6 +234,30 @@ def _json_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
 
     for name, labels in zip(inputs.names, predictions, strict=True):
         yield dumps({"item": name, "labels": labels}, ensure_ascii=False)
+
+
+def _explained_lines(inputs: NamedItems, explained: "list[dict[str, Explanation]]") -> Iterator[str]:
+    """The labels of each item, and below each label the passages that count most."""
+    from rsoftmax.labels.models.card import printable, readable
+    from rsoftmax.labels.models.explanation import explanation_lines
+
+    for line, text, labels in zip(_text_lines(inputs, _marginals(explained)), inputs.items, explained, strict=True):
+        yield line
+        for label, explanation in labels.items():
+            yield f"  {printable(label)} {readable(explanation.marginal)}"
+            yield from (f"    {line}" for line in explanation_lines(text, explanation))
+
+
+def _explained_json(inputs: NamedItems, explained: "list[dict[str, Explanation]]") -> Iterator[str]:
+    from json import dumps
+
+    for name, labels, by_label in zip(inputs.names, _marginals(explained), explained, strict=True):
+        listed = {label: explanation.as_dict() for label, explanation in by_label.items()}
+        yield dumps({"item": name, "labels": labels, "explanations": listed}, ensure_ascii=False)
+
+
+def _marginals(explained: "list[dict[str, Explanation]]") -> Predictions:
+    return [{label: explanation.marginal for label, explanation in labels.items()} for labels in explained]
 
 
 def _csv_lines(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.head import *  # noqa: F403
     from rsoftmax.labels.models.base import *  # noqa: F403
     from rsoftmax.labels.models.encoder_model import *  # noqa: F403
+    from rsoftmax.labels.models.explanation import *  # noqa: F403
     from rsoftmax.labels.models.table import *  # noqa: F403
     from rsoftmax.labels.models.text_model import *  # noqa: F403
     from rsoftmax.labels.review import *  # noqa: F403
@@ -60,6 +61,7 @@ else:
             "sparse": "decode_csr evaluate_csr",
             "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "EncoderModel EncoderModelConfig EncoderModelOutput",
+            "models.explanation": "Explanation Passage",
             "models.table": "TableModel",
             "models.text_model": "LabelModel",
             "estimators.classifier": "SparseLabelClassifier",

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rsoftmax.labels.rules import Scores
 from rsoftmax.nn import Pooled, SparsePooling
 
-__all__ = ["Windows", "pool_scores"]
+__all__ = ["Windows", "pool_scores", "window_weights"]
 
 AT_ONCE = 256  # items whose scores are padded to the same number of windows
 
@@ -85,3 +85,9 @@ def pool_scores(score: Callable[[Tensor], Scores], x: Tensor | Windows) -> Score
     some_label = [] if scores.no_label_margin is None else [-scores.no_label_margin]
     pooled = torch.cat([part.features for part in x.pool(torch.cat([scores.margins, *some_label], -1))])
     return Scores(pooled, None) if not some_label else Scores(pooled[:, :-1], no_label_logit=-pooled[:, -1:])
+
+
+def window_weights(score: Callable[[Tensor], Scores], x: Windows) -> list[Tensor]:
+    """The weights a of :func:`pool_scores` of each item, [K, windows]."""
+    weights = (one for part in x.pool(score(x.x).margins) for one in part.weights)
+    return [one[:, :count] for one, count in zip(weights, x.counts.tolist(), strict=True)]

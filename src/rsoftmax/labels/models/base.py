@@ -14,10 +14,11 @@ from rsoftmax.labels.decoding import Decoder, expected_f1_of_samples
 from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.models.card import list_names
+from rsoftmax.labels.models.explanation import Explanation
 from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
-from rsoftmax.labels.windows import Windows, pool_scores
+from rsoftmax.labels.windows import Windows, pool_scores, window_weights
 
 __all__ = ["BaseLabelModel", "LabelNetwork", "NetworkModel", "indicator"]
 
@@ -69,7 +70,14 @@ class LabelNetwork(nn.Module):
 
     def scores(self, x: Tensor | Windows) -> Scores:
         """Map features to scores, all that the loss needs; those of windows are pooled."""
-        return pool_scores(lambda x: self.head.scores(self.hidden(x)), x)
+        return pool_scores(self._scores, x)
+
+    def window_weights(self, x: Windows) -> list[Tensor]:
+        """The weights of the windows of each item in the score of each label, [K, windows]."""
+        return window_weights(self._scores, x)
+
+    def _scores(self, x: Tensor) -> Scores:
+        return self.head.scores(self.hidden(x))
 
 
 class BaseLabelModel(ABC):
@@ -215,8 +223,21 @@ class BaseLabelModel(ABC):
             items: texts, images or table rows, as the model was trained on.
             every_label: return the marginals of all labels, not only of the predicted ones.
             verbose: show a progress bar.
+
+        :meth:`explain` also tells which passages of a text are behind each label.
         """
         return self.name_labels(self.outputs(items, verbose=verbose), every_label=every_label)
+
+    def explain(
+        self, items: Sequence[Any], *, every_label: bool = False, verbose: bool = False
+    ) -> list[dict[str, Explanation]]:
+        """Predict as :meth:`predict`, with the passages of each text behind each label.
+
+        Raises:
+            ValueError: the model does not read texts.
+        """
+        what = "images" if self.modality == "image" else "rows of features"
+        raise ValueError(f"{type(self).__name__}: only labels of texts can be explained, not of {what}")
 
     def predict_labels(self, items: Sequence[Any], *, verbose: bool = False) -> list[list[str]]:
         """Predict the names of the labels of each item, the most probable first."""

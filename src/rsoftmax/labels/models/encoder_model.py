@@ -21,6 +21,7 @@ from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
 from rsoftmax.labels.models import finetuning
 from rsoftmax.labels.models.base import LabelNetwork, Labels, NetworkModel, Part, check_names
+from rsoftmax.labels.models.explanation import Explanation, Passage
 from rsoftmax.labels.models.folders import LABELS, SETTINGS, WEIGHTS, read_settings, write
 from rsoftmax.labels.models.inputs import (
     POOLINGS,
@@ -360,6 +361,40 @@ class EncoderModel(NetworkModel, PreTrainedModel):
         settings = self.config.windows or {}
         options = {name: value for name, value in settings.items() if name not in ("tokens", "overlap")}
         return SparsePooling(nn.Identity(), **options)
+
+    @torch.inference_mode()
+    def explain(
+        self, items: Sequence[Any], *, every_label: bool = False, verbose: bool = False
+    ) -> list[dict[str, Explanation]]:
+        """Predict as :meth:`predict`, with the windows of each text that decide about each label, and their weights.
+
+        Args:
+            items: texts.
+            every_label: explain all labels, not only the predicted ones.
+            verbose: show a progress bar.
+
+        Raises:
+            ValueError: the model reads images.
+
+        What a text that fits in one window owes to its words is not known: its passage is the text, with weight 1.
+        """
+        if self.modality == "image":
+            return super().explain(items)
+        texts = self.check(items)
+        x = self.encode(texts, verbose=verbose)
+        predicted = self.name_labels(self._decode(x), every_label=every_label)
+        one = torch.ones(len(self.names), 1)
+        device = next(self.network.parameters()).device
+        weights = self.network.window_weights(x.to(device)) if isinstance(x, Windows) else [one] * len(texts)
+        explained = []
+        for text, labels, shares in zip(texts, predicted, weights, strict=True):
+            spans, share_of = self.inputs.spans(text), dict(zip(self.names, shares.tolist(), strict=True))
+            windows = {
+                name: [Passage(*span, share) for span, share in zip(spans, share_of[name], strict=True) if share]
+                for name in labels
+            }
+            explained.append({name: Explanation(p, windows[name], [], {}, None) for name, p in labels.items()})
+        return explained
 
     def example(self) -> dict[str, Tensor]:
         """The tensors of two items."""

@@ -176,26 +176,27 @@ class Inputs:
         return [index for index, ids in enumerate(tokens) if len(ids) > self.max_tokens]
 
     def spans(self, text: str) -> list[Span]:
-        """The windows of a text, as characters: all of it if it fits in one.
+        """The windows of a text, as characters: all of it, or what is left by truncation, if that fits in one.
 
         Their distances are equal. They begin and end between words, unless a word is longer than their overlap.
         """
         whole = [(0, len(text))]
+        windows = (self.max_tokens, 0) if self.windows is None and self.max_tokens else self.windows
         special = self.processor.num_special_tokens_to_add()
-        if self.windows is None or len(text.encode()) <= self.windows[0] - special:  # a token has a byte or more
+        if windows is None or len(text.encode()) <= windows[0] - special:  # a token has a byte or more
             return whole
-        size, overlap = self.windows[0] - special, self.windows[1]
+        size, overlap = windows[0] - special, windows[1]
         if not self.processor.is_fast:
             raise ValueError(
                 f"{type(self.processor).__name__} cannot tell where a token begins, so that there are no windows; pass"
-                f" max_tokens={self.windows[0]} to truncate"
+                f" max_tokens={windows[0]} to truncate"
             )
         options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
         encoded = self.processor(self._cut(text, self.max_tokens), **options)
         words, offsets = encoded.word_ids(), encoded["offset_mapping"]
         tokens = len(words) if self.max_tokens is None else min(len(words), self.max_tokens - special)
         if tokens <= size:
-            return whole
+            return whole if tokens == len(words) else [(0, offsets[tokens - 1][1])]
 
         def boundary(token: int, step: int) -> int:
             """The nearest boundary of words in one direction."""

@@ -1,6 +1,6 @@
 """One linear classifier for each label, on sparse features: a few to about a thousand labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -120,6 +120,24 @@ class SparseClassifier(nn.Module):
         """The scores of the labels, [texts, K]; -inf for labels that a text does not have."""
         raise NotImplementedError
 
+    def contributions(
+        self, x: sp.csr_array, labels: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """What each feature adds to the log-odds of some labels, exactly, text by text; before rules about labels.
+
+        Args:
+            x: features [texts, d].
+            labels: the numbers of the labels, for each text.
+
+        Returns:
+            For each text the contributions of its features that are not zero, [features, labels], and the log-odds
+            without any feature, [labels].
+
+        Raises:
+            ValueError: the log-odds are no sum over features.
+        """
+        raise ValueError(f"LabelModel: the labels of {type(self).__name__} cannot be explained by words")
+
     @torch.no_grad()
     def predict(self, x: sp.csr_array) -> SparseOutput:
         """The marginals of the labels that texts may have, and the predicted ones."""
@@ -165,6 +183,22 @@ class OneVsRest(SparseClassifier):
         """The scores of the labels, [texts, K]."""
         scores: Tensor = self.linear(x)
         return scores
+
+    def contributions(
+        self, x: sp.csr_array, labels: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        r"""As in the base class, by
+
+        .. math:: u_k = (a_k b_k + c_k) + \sum_t a_k w_{tk} x_t
+
+        with weights w and bias b of the regressions, and the lines a, c of the calibration.
+        """
+        matrix, line = self.linear.matrix, self.decoder.calibration
+        slope, offset, bias = (part.double().numpy() for part in (line.slope, line.offset, self.linear.bias))
+        for start, end, chosen in zip(x.indptr[:-1], x.indptr[1:], labels, strict=True):
+            weights = matrix[x.indices[start:end]][:, chosen].toarray().astype(np.float64)
+            contributions = x.data[start:end, None] * weights * slope[chosen]
+            yield contributions, slope[chosen] * bias[chosen] + offset[chosen]
 
     def fit(
         self,

@@ -27,6 +27,7 @@ from rsoftmax.labels.models.base import (
     label_columns,
     unknown_labels,
 )
+from rsoftmax.labels.models.explanation import Explanation, explain_words
 from rsoftmax.labels.models.folders import SETTINGS, WEIGHTS, WORDS, kind_of, read_settings, write
 from rsoftmax.labels.models.linear import OneVsRest, SparseOutput, score
 from rsoftmax.labels.models.tfidf import TfIdf
@@ -178,7 +179,38 @@ class LabelModel(BaseLabelModel):
             every_label: return all marginals that are not zero, not only those of predicted labels.
             verbose: show a progress bar.
         """
-        marginals, predicted = self.sparse_outputs(items, verbose=verbose)
+        return self._named(self.sparse_outputs(items, verbose=verbose), every_label)
+
+    def explain(
+        self, items: Sequence[str], *, every_label: bool = False, verbose: bool = False
+    ) -> list[dict[str, Explanation]]:
+        """Predict as :meth:`predict`, with what each word and sentence contributes to each label.
+
+        Args:
+            items: texts.
+            every_label: explain all labels whose marginal is not zero, not only the predicted ones.
+            verbose: show a progress bar.
+
+        Example:
+            >>> texts, y = ["red wine", "white wine", "red car", "white car"] * 9, [["drink"], ["drink"], [], []] * 9
+            >>> text = "This wine is red."
+            >>> (explained,) = LabelModel().fit(texts, y).explain([text])
+            >>> word = explained["drink"].passages[0]
+            >>> text[word.start : word.end], word.weight > 0
+            ('wine', True)
+        """
+        texts = self.check(items)
+        x = self.embed(texts, verbose=verbose)
+        predicted = self._named(self._sparse_decode(x), every_label)
+        number = {name: index for index, name in enumerate(self.names)}
+        labels = [[number[name] for name in one] for one in predicted]
+        parts = zip(texts, predicted, self.classifier.contributions(x, labels), strict=True)
+        vocabulary, locate = self.vectorizer.terms, self.vectorizer.locate
+        return [explain_words(text, locate(text), vocabulary, one, *part) for text, one, part in parts]
+
+    def _named(self, output: SparseOutput, every_label: bool) -> list[dict[str, float]]:
+        """The predicted labels of each text, or all with a marginal, by name, the most probable first."""
+        marginals, predicted = output
         predictions = []
         for start, end in zip(marginals.indptr[:-1], marginals.indptr[1:], strict=True):
             pi, labels = marginals.data[start:end], marginals.indices[start:end]

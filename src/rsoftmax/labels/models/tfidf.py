@@ -9,13 +9,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["TfIdf"]
+__all__ = ["Occurrences", "TfIdf"]
 
 MIN_TEXTS = 2  # that contain a term
 MAX_TERMS = 2**18
@@ -39,7 +39,43 @@ def words(text: str) -> list[str]:
         >>> words("Don't panic! पानी 漢字")
         ['don', 't', 'panic', '!', 'पानी', '漢', '字']
     """
-    return (ASCII_WORD if text.isascii() else WORD).findall(text.lower())
+    return _pattern(text).findall(text.lower())
+
+
+def word_spans(text: str) -> NDArray[np.int64]:
+    """The first character of each word of a text, and the one behind its last, [words, 2].
+
+    Example:
+        >>> [("İyi günler!")[start:end] for start, end in word_spans("İyi günler!")]
+        ['İyi', 'günler', '!']
+    """
+    lower = text.lower()
+    spans = np.array([match.span() for match in _pattern(text).finditer(lower)], dtype=np.int64).reshape(-1, 2)
+    if len(lower) == len(text):
+        return spans
+    ends = np.cumsum([len(char.lower()) for char in text])  # a few characters have two in lower case
+    last = np.array([0, 1])
+    original: NDArray[np.int64] = np.searchsorted(ends, spans - last, "right") + last
+    return original
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return ASCII_WORD if text.isascii() else WORD
+
+
+class Occurrences(NamedTuple):
+    """Where the terms of a text occur.
+
+    Attributes:
+        spans: the first character of each word, and the one behind its last, [words, 2].
+        terms: the number of the term, for each occurrence.
+        first, last: the numbers of its first and last word; the same, unless the term is a pair.
+    """
+
+    spans: NDArray[np.int64]
+    terms: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
 
 
 class TfIdf:
@@ -112,16 +148,26 @@ class TfIdf:
         parts = [self._features(batch) for batch in _batches(texts)]
         return sp.vstack(parts, "csr") if parts else sp.csr_array((0, len(self.terms)), dtype=np.float32)
 
-    def _features(self, texts: Sequence[str]) -> sp.csr_array:
+    def locate(self, text: str) -> Occurrences:
+        """Where the terms of a text occur."""
+        terms, position = self._terms(text), np.arange(len(words(text)))
+        first, last = np.concatenate([position, position[:-1]]), np.concatenate([position, position[1:]])
+        known = terms >= 0
+        return Occurrences(word_spans(text), terms[known], first[known], last[known])
+
+    def _terms(self, text: str) -> NDArray[np.int64]:
+        """The number of each word of a text and, behind these, of each pair of neighbours; -1: no term."""
         unknown = len(self._ids)
-        rows = []
-        for text in texts:
-            x = np.array([self._ids.get(word, unknown) for word in words(text)], dtype=np.int64)
-            pairs = _pairs(x)
-            at = np.searchsorted(self._pairs, pairs).clip(max=max(len(self._pairs) - 1, 0))
-            is_term = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
-            features = np.concatenate([self._word_terms[x], self._pair_terms[at[is_term]]])
-            rows.append(features[features >= 0])
+        x = np.array([self._ids.get(word, unknown) for word in words(text)], dtype=np.int64)
+        pairs = _pairs(x)
+        at = np.searchsorted(self._pairs, pairs).clip(max=max(len(self._pairs) - 1, 0))
+        is_term = self._pairs[at] == pairs if len(self._pairs) else np.zeros(len(pairs), bool)
+        pair_terms = np.full(len(pairs), -1)
+        pair_terms[is_term] = self._pair_terms[at[is_term]]
+        return np.concatenate([self._word_terms[x], pair_terms])
+
+    def _features(self, texts: Sequence[str]) -> sp.csr_array:
+        rows = [terms[terms >= 0] for terms in map(self._terms, texts)]
         indices, indptr = np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]).astype(np.int32)
         x = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(rows), len(self.terms)))
         x.sum_duplicates()
