@@ -67,13 +67,9 @@ def r_softmax(x: Tensor, r: Value, edge: float = math.inf, detach_threshold: boo
 
 def k_softmax(x: Tensor, k: Value, edge: float = math.inf) -> Tensor:
     """min(x - theta, edge)+ e^x / sum, theta = the entry below the k largest."""
-    length, last = x.shape[-1], _count(x) - 1
-    depth = length
+    depth, last = _depth(x, k + 1), _count(x) - 1
     if isinstance(k, Tensor):
         k = k.to(exact(x))
-    elif not isinstance(length, torch.SymInt):
-        depth = length if k >= length else math.ceil(k) + 1
-        depth = min(depth, length)
     rank = last.to(exact(x)) - k
     return _above_rank(x, rank.clamp(min=0), depth, rank < 0, edge)
 
@@ -321,11 +317,20 @@ def _neighbours(x: Tensor, rank: Tensor, depth: int) -> tuple[Tensor, Tensor, Te
     return lo, hi, rank - floor
 
 
+def _depth(x: Tensor, count: Value) -> int:
+    """How many of the largest entries to sort for those up to ``count``, rounded up; all for a tensor."""
+    length = x.shape[-1]
+    if isinstance(count, Tensor) or isinstance(length, torch.SymInt) or count >= length:
+        return length
+    return max(math.ceil(count), 1)
+
+
 def _kth_largest(x: Tensor, k: Value) -> Tensor:
     """The k-th largest entry, k rounded up, or the last one; NaN if the row or k has no result."""
+    depth = _depth(x, k)
     k = k.detach() if isinstance(k, Tensor) else torch.full_like(x[..., :1], k)
     rank = torch.minimum(k.nan_to_num().ceil().clamp(min=1), _count(x).clamp(min=1)).long() - 1
-    entry = x.detach().sort(-1, descending=True).values.gather(-1, rank)
+    entry = x.detach().topk(depth).values.gather(-1, rank)
     return entry.masked_fill(entry == -math.inf, 0).masked_fill((row_max(x) + k).isnan(), math.nan)
 
 

@@ -177,13 +177,14 @@ class Model(nn.Module):
         self.attention = MultiheadAttention(
             width, 1, bias=False, batch_first=True, **options, **parameters.get(run.mapping, {})
         )
+        self.total = task.k if run.mapping == "lapsum" else 1
 
     def forward(self, batch: "Batch", need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         """The predictions, and the weights [sets, questions, items] if needed."""
         question, key = self._embed(batch.questions), self._embed(batch.keys) + self.value(batch.values)
         question, key = question + self.question(question), key + self.item(key)
         output, weights = self.attention(question, key, key, need_weights=need_weights)
-        return self.head(output), weights
+        return self.head(output / self.total), weights  # linear in the weights, which then sum to one
 
     def _embed(self, keys: Tensor) -> Tensor:
         embedded: Tensor = self.key(keys)
@@ -311,11 +312,11 @@ def report(results: Path, out: Path, notice: Notice) -> Section | None:
         f"""
             Attention is trained on short sets of items and tested on sets up to 256 times as long. One attention layer,
             one head, no position encoding; only the mapping and the scale of the scores differ. r-softmax has r = 0.5,
-            t-softmax a learned t that starts at 4, k-softmax keeps 3 items (8 in the last task), and the weights of
-            LapSum sum to that number. *log n*: the scores are multiplied by s log(n) with a learned s (SSMax).
-            ASEntmax: entmax15 of scores times delta + beta log(n)^gamma, all three learned. Softmax and LapSum have
-            zeros where a weight underflows. Accuracy
-            in per cent, {len(trials)} of {len(grid())} runs; seeds: {_seeds(by_task)}; kernels: {kernels}.
+            t-softmax a learned t that starts at 4, k-softmax keeps 3 items (8 in the last task). The weights of LapSum
+            sum to that number k, and are divided by it: none is above 1/k. *log n*: the scores are multiplied by
+            s log(n) with a learned s (SSMax). ASEntmax: entmax15 of scores times delta + beta log(n)^gamma, all three
+            learned. Softmax and LapSum have zeros where a weight underflows. Accuracy in per cent,
+            {len(trials)} of {len(grid())} runs; seeds: {_seeds(by_task)}; kernels: {kernels}.
         """,
         "![Accuracy against length](lengths.png)",
         *(part for title, table in tables.items() for part in (f"### Lengths, {title}", table)),
