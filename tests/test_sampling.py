@@ -13,6 +13,7 @@ from rsoftmax.sampling import KSoftmaxLogitsWarper, RSoftmaxLogitsWarper, TSoftm
 
 WARPERS = [
     TSoftmaxLogitsWarper(1.5),
+    TSoftmaxLogitsWarper(1.0, edge=0, in_sigmas=True),
     KSoftmaxLogitsWarper(7),
     KSoftmaxLogitsWarper(7, edge=0),
     RSoftmaxLogitsWarper(0.9),
@@ -62,6 +63,18 @@ def test_without_an_edge_they_are_min_p_and_top_k() -> None:
     )
     for k in (1, 7, 40, 300):
         assert_close(KSoftmaxLogitsWarper(k, edge=0)(NONE, x).softmax(-1), TopKLogitsWarper(k)(NONE, x).softmax(-1))
+
+
+@pytest.mark.parametrize("n", [1e-30, 0.5, 1.0, 2.0, math.inf])
+def test_in_sigmas_without_an_edge_it_is_top_n_sigma(n: float) -> None:
+    same, one = torch.full((1, 300), 2.0), torch.full((1, 300), -torch.inf).index_fill(-1, torch.tensor([3]), 1.0)
+    x = torch.cat([scores(), 1e-3 * scores().index_fill(-1, torch.arange(5, 290), -torch.inf), same, one])
+    expected = torch.zeros_like(x)
+    for row, of_row in zip(x, expected, strict=True):
+        finite = row[row.isfinite()]
+        kept = (row >= row.max() - n * finite.std(correction=0)) if n < math.inf else row.isfinite()
+        of_row[kept] = row[kept].softmax(-1)
+    assert_close(TSoftmaxLogitsWarper(n, edge=0, in_sigmas=True)(NONE, x).exp(), expected)
 
 
 def test_ties_are_those_of_the_mapping() -> None:

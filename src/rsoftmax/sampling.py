@@ -32,6 +32,7 @@ class TSoftmaxLogitsWarper(LogitsProcessor):
     Args:
         t: the distance of the threshold from the highest score, above 0; ``math.inf`` is softmax.
         edge: the distance above the threshold over which weights rise; see :func:`rsoftmax.t_softmax`.
+        in_sigmas: ``t`` is in standard deviations of the finite scores of the row; with ``edge=0``, top-n-sigma.
 
     Example:
         >>> scores = torch.tensor([[2.0, 1.0, -1.0, -torch.inf]])
@@ -39,17 +40,24 @@ class TSoftmaxLogitsWarper(LogitsProcessor):
         tensor([[0.8446, 0.1554, 0.0000, 0.0000]])
         >>> TSoftmaxLogitsWarper(2.0, edge=0)(None, scores).exp()
         tensor([[0.7311, 0.2689, 0.0000, 0.0000]])
+        >>> TSoftmaxLogitsWarper(0.5, edge=0, in_sigmas=True)(None, scores).exp()
+        tensor([[1., 0., 0., 0.]])
 
-    References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024).
+    References: Bałazy et al., r-softmax (2023), eq. 1; Nguyen et al., min-p sampling (2024); Tang et al.,
+    Top-n-sigma: not all logits are you need (2024).
     """
 
-    def __init__(self, t: float, *, edge: float = math.inf) -> None:
+    def __init__(self, t: float, *, edge: float = math.inf, in_sigmas: bool = False) -> None:
         self.t = check_option("TSoftmaxLogitsWarper", T, t)
         self.edge = check_option("TSoftmaxLogitsWarper", EDGE, edge)
+        self.in_sigmas = in_sigmas
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
         """Log-probabilities."""
-        return _log(t_softmax(scores.float(), self.t, edge=self.edge))
+        x = scores.float()
+        tiny = torch.finfo(x.dtype).tiny  # equal scores have no deviation; t is above 0
+        t = (self.t * _deviation(x).clamp(min=tiny)).clamp(min=tiny) if self.in_sigmas else self.t
+        return _log(t_softmax(x, t, edge=self.edge))
 
 
 class RSoftmaxLogitsWarper(LogitsProcessor):
@@ -114,6 +122,14 @@ class KSoftmaxLogitsWarper(LogitsProcessor):
             if not any(p.select(-1, -1).flatten().tolist()):
                 return torch.full_like(x, -torch.inf).scatter_(-1, indices, p.log_())
         return _log(k_softmax(x, self.k, edge=self.edge))
+
+
+def _deviation(x: Tensor) -> Tensor:
+    """The standard deviation of the finite entries of each row, [..., 1]."""
+    finite = x != -math.inf
+    n = finite.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(finite, x, 0).sum(-1, keepdim=True) / n
+    return (torch.where(finite, x - mean, 0).square().sum(-1, keepdim=True) / n).sqrt()
 
 
 def _log(p: Tensor) -> Tensor:
