@@ -448,3 +448,47 @@ def test_explanations_that_cannot_be_written_are_refused(model: Path, table: Pat
     assert "is an input" in rsoftmax("predict", model, table, "--explain", "--show", table, code=2)
     assert "only labels of texts" in rsoftmax("predict", tmp_path / "numbers", table, "--explain", code=2)
     assert {path.name for path in tmp_path.iterdir()} == {"numbers"}
+
+
+@pytest.mark.train
+def test_predictions_obey_the_rules_of_a_file(text_encoder: Path, tmp_path: Path) -> None:
+    """With labels drawn at random, every kind of model would break the rules without them."""
+    rows = [(f"{['grain', 'corn', 'buy', 'sell'][i % 4]} {i % 7} {i % 3}", i % 5, i % 3) for i in range(120)]
+    label_sets = [["corn"], ["corn", "grain"], ["grain", "buy"], ["sell", "buy"], ["sell", "corn"], []]
+    tagged = [(*row, ";".join(label_sets[i * i % 6])) for i, row in enumerate(rows)]
+    table, rules = tmp_path / "rows.csv", tmp_path / "rules.json"
+    write_csv(table, [("text", "u", "v", "tags"), *tagged])
+    rules.write_text('{"implies": {"corn": "grain"}, "exclusive": [["buy", "sell"]]}')
+    bounds = ("--min-labels", "1", "--max-labels", "3", "--beta", "2", "--rules", rules)
+    for number, source in enumerate(
+        (("--text", "text"), ("--features", "u,v"), ("--text", "text", "--encoder", text_encoder))
+    ):
+        out = tmp_path / f"model{number}"
+        rsoftmax("train", table, *source, "--labels", "tags", "--out", out, *bounds)
+        for line in rsoftmax("predict", out, table, "--all", "--json").splitlines():
+            marginals = json.loads(line)["labels"]
+            assert marginals["grain"] >= marginals["corn"]
+        for line in rsoftmax("predict", out, table, "--json").splitlines():
+            predicted = set(json.loads(line)["labels"])
+            assert 1 <= len(predicted) <= 3
+            assert "corn" not in predicted or "grain" in predicted
+            assert not predicted >= {"buy", "sell"}
+    said = rsoftmax("export", tmp_path / "model1", "--onnx", tmp_path / "model.onnx", code=2)
+    assert "without implies and exclusive" in said
+
+
+def test_rules_that_cannot_be_kept_are_refused(table: Path, tmp_path: Path) -> None:
+    rules, out = tmp_path / "rules.json", tmp_path / "out"
+    words = ("train", table, "--text", "text", "--labels", "labels", "--out", out)
+    for text, more, message in (
+        ("{", (), "invalid JSON"),
+        ('{"imply": {}}', (), 'expected an object with "implies", "exclusive" or both'),
+        ('{"implies": {"joy": "envy"}}', (), "implies names 'envy', which is not a label"),
+        ('{"implies": {"joy": "anger", "anger": "joy"}}', (), "imply each other in a circle"),
+        ('{"exclusive": [["joy", "anger"]]}', ("--recall", "0.9"), "exclusive labels cannot keep a guarantee"),
+        ('{"implies": {"joy": "anger"}}', ("--recall", "0.9", "--max-labels", "1"), "decides on the number of labels"),
+        ('{"implies": {"joy": "anger"}}', ("--min-labels", "9"), "0 <= min_labels <= max_labels <="),
+    ):
+        rules.write_text(text)
+        assert re.search(message, rsoftmax(*words, "--rules", rules, *more, code=2)), text
+    assert not out.exists()

@@ -1,6 +1,7 @@
 """``rsoftmax train``."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,6 +39,13 @@ def train(
         ),
     ] = None,
     average: Annotated[Literal["micro", "macro", "samples"], typer.Option(help="The F1 to optimize.")] = "micro",
+    beta: Annotated[float | None, typer.Option(help="Weight recall this many times as much as precision.")] = None,
+    min_labels: Annotated[int | None, typer.Option(help="The minimum number of labels of a row.")] = None,
+    max_labels: Annotated[int | None, typer.Option(help="The maximum number of labels of a row.")] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(help='JSON: {"implies": {"corn": "grain"}, "exclusive": [["buy", "sell"]]}.'),
+    ] = None,
     finetune: Annotated[
         bool, typer.Option("--finetune", help="Fine-tune the encoder; rerun the command to resume an interrupted run.")
     ] = False,
@@ -94,6 +102,8 @@ def train(
     parameter = parameters(context)
     options: dict[str, Any] = {"lr": lr, "batch_size": batch_size, "epochs": epochs}
     options = {name: value for name, value in options.items() if value is not None}
+    decoding: dict[str, Any] = {"average": average, "beta": beta, "min_labels": min_labels, "max_labels": max_labels}
+    decoding = {name: value for name, value in decoding.items() if value is not None}
     shared = {"by": by, "confidence": confidence}
     guarantee = _level(recall=recall, precision=precision, **shared)
     review = _level(accept=accept, reject=reject, **shared)
@@ -116,6 +126,17 @@ def train(
     ):
         if is_unused:
             raise typer.BadParameter(f"has an effect only with {needed}", param_hint=name)
+    if rules is not None:
+        decoding |= _rules(rules)
+    for name, is_refused, refused_with, reason in (
+        *(
+            (name, name in decoding, guarantee, "a guaranteed recall or precision decides on the number of labels")
+            for name in ("beta", "min_labels", "max_labels")
+        ),
+        ("rules", decoding.get("exclusive"), guarantee or review, "exclusive labels cannot keep a guarantee"),
+    ):
+        if is_refused and refused_with:
+            raise typer.BadParameter(f"{reason}; leave it out", param_hint=f"--{name.replace('_', '-')}")
     with usage_errors("--out"):
         check_writable(out, TABLE if is_table else WORDS if is_words else LABELS)
     with usage_errors("DATA"):
@@ -124,7 +145,8 @@ def train(
     added = None if add is None else _added(add, modality, column, labels, separator)
     with usage_errors("DATA"):
         names = _names(table, y + (added[1] if added else []), labels, separator)
-    model = _new_model(modality, column, names, average, encoder, max_tokens)
+    model = _new_model(modality, column, names, decoding, encoder, max_tokens)
+    _report_broken_rules(y, decoding)
     if attention is not None:
         with usage_errors("--attention"):
             from rsoftmax.attention.transformers import set_attention
@@ -142,7 +164,7 @@ def train(
         choices = (
             columns,
             encoder,
-            average,
+            decoding,
             options,
             validation,
             attention,
@@ -215,20 +237,55 @@ def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> l
     return names
 
 
+def _rules(path: Path) -> dict[str, Any]:
+    """The rules about labels in a file."""
+    with usage_errors("--rules"):
+        try:
+            rules = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: invalid JSON: {error}") from None
+        if not isinstance(rules, dict) or not rules or rules.keys() - {"implies", "exclusive"}:
+            raise ValueError(f'{path}: expected an object with "implies", "exclusive" or both, got {str(rules)[:60]}')
+        return rules
+
+
+def _report_broken_rules(y: list[list[str]], rules: dict[str, Any]) -> None:
+    """Say how many rows of training break a rule: its labels may be in the wrong order."""
+    pairs = {
+        (child, parent)
+        for child, parents in dict(rules.get("implies", ())).items()
+        for parent in ([parents] if isinstance(parents, str) else parents)
+    }
+    groups = list(map(set, rules.get("exclusive", ())))
+    broken = sum(
+        any(child in labels and parent not in labels for child, parent in pairs)
+        or any(len(group.intersection(labels)) > 1 for group in groups)
+        for labels in y
+    )
+    if broken:
+        typer.echo(f"{broken} of {count_of(len(y), 'row')} break a rule; predictions never do", err=True)
+
+
 def _new_model(
-    modality: str, column: str, names: list[str], average: Any, encoder: str | None, max_tokens: int | None
+    modality: str, column: str, names: list[str], decoding: dict[str, Any], encoder: str | None, max_tokens: int | None
 ) -> "BaseLabelModel":
     from rsoftmax import labels
+    from rsoftmax.labels.constraints import options_by_index
+    from rsoftmax.labels.decoding import Decoder
 
+    with usage_errors(
+        "--rules" if decoding.keys() & {"implies", "exclusive"} else "--min-labels, --max-labels, --beta"
+    ):
+        Decoder(len(names), **options_by_index(names, decoding))
     if modality == "features":
         with usage_errors("--features"):
-            return labels.TableModel([name.strip() for name in column.split(",")], names, average)
+            return labels.TableModel([name.strip() for name in column.split(",")], names, **decoding)
     if modality == "text" and encoder is None:
-        return labels.LabelModel(names, average)
+        return labels.LabelModel(names, **decoding)
     source = encoder or IMAGE_ENCODER
     with usage_errors("--encoder"):
         register_sparse_attention()
-        model = labels.LabelModel.from_encoder(source, names, average, max_tokens=max_tokens)
+        model = labels.LabelModel.from_encoder(source, names, max_tokens=max_tokens, **decoding)
         if model.modality != modality:
             raise ValueError(f"{source} encodes {model.modality}s; pass their column as --{model.modality}")
         return model

@@ -8,7 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rsoftmax.labels.models.card import list_names
+
 __all__ = ["Constraints"]
+
+SHOWN = 20  # labels in a message
 
 Implications = Mapping[Any, Any] | Collection[Collection[Any]]
 
@@ -149,6 +153,11 @@ class Constraints:
         return set() if self.min_labels == 0 and f_of_0 >= (1 + beta**2) * share else labels
 
 
+def options_by_index(names: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a decoder, with rules about names as those about indices."""
+    return dict(options) | by_index(names, options.get("implies", ()), options.get("exclusive", ()))
+
+
 def by_index(names: Sequence[Any], implies: Implications, exclusive: Collection[Collection[Any]]) -> dict[str, Any]:
     """The rules about names as those about indices, the arguments of :class:`Constraints`.
 
@@ -175,6 +184,6 @@ def by_index(names: Sequence[Any], implies: Implications, exclusive: Collection[
             if isinstance(group, str) or not isinstance(group, Collection) or len(group) < 2:
                 raise ValueError(f"{kind}={group!r} must be groups of labels, such as ('buy', 'sell')")
             if unknown := [name for name in group if name not in index]:
-                labels = ", ".join(map(repr, names))
+                labels = list_names(map(repr, names), SHOWN)
                 raise ValueError(f"{kind} names {unknown[0]!r}, which is not a label; the labels are {labels}")
     return {kind: tuple(tuple(index[name] for name in group) for group in groups) for kind, groups in rules.items()}

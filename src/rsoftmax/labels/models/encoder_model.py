@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.utils.generic import ModelOutput
 
 from rsoftmax._transformers import ENTRY, check_source, max_positions, quiet
+from rsoftmax.labels.constraints import options_by_index
 from rsoftmax.labels.decoding import Average
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.head import resolve_rule
@@ -188,9 +189,12 @@ class EncoderModel(NetworkModel, PreTrainedModel):
             max_tokens: truncate texts to this number of tokens. Default: texts of any length are read as a whole.
             window: the number of tokens that the encoder reads at once. Longer texts are read in windows of this size,
                 each sharing a quarter with the next one. Default: 256, or the encoder's maximum if that is lower.
-            head: further arguments of the head: rule, loss, beta, min_labels, max_labels.
+            head: further arguments of the head: rule, loss, beta, min_labels, max_labels; implies and exclusive by
+                name, as in :class:`rsoftmax.labels.ExpectedF1Classifier`.
         """
         names = check_names(labels)
+        if head.keys() & {"implies", "exclusive"}:
+            head = options_by_index(names, head)
         network, processor, missing, layout = load_encoder(str(source))
         is_text = network.main_input_name == TEXT
         pooling = pooling or layout.pooling or ("mean" if is_text else "pooled")

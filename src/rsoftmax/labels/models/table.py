@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from rsoftmax.labels.decoding import Average
+from rsoftmax.labels.constraints import options_by_index
+from rsoftmax.labels.decoding import Average, Decoder
 from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
@@ -73,6 +74,8 @@ class TableModel(NetworkModel, nn.Module):
         features: the names of the columns.
         labels: the names of the labels; None: those that occur in training.
         average: the F1 to maximise; see :class:`rsoftmax.labels.MultiLabelHead`.
+        options: further options of the decoder: beta, min_labels, max_labels, zero_division; implies and exclusive by
+            name, as in :class:`rsoftmax.labels.ExpectedF1Classifier`.
 
     Example:
         >>> rows, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 9, [["b"], ["a"], ["a", "b"]] * 9
@@ -85,11 +88,14 @@ class TableModel(NetworkModel, nn.Module):
     """
 
     def __init__(
-        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro"
+        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro", **options: Any
     ) -> None:
         super().__init__()
-        self.labels, self.average = None if labels is None else check_names(labels), average
+        self.labels = None if labels is None else check_names(labels)
+        self.options = {"average": average, **options}
         self.config = TableConfig(check_names(features, "features"), self.labels or [])
+        if self.labels is not None:
+            Decoder(len(self.labels), **options_by_index(self.labels, self.options))
 
     def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
         """Train on rows, as in :meth:`NetworkModel.fit`.
@@ -113,7 +119,7 @@ class TableModel(NetworkModel, nn.Module):
     ) -> Evaluation:
         """Train a :class:`SparseLabelClassifier` and take over its networks, merged into one, and its evaluation."""
         settings |= {"random_state": random_state, "verbose": int(verbose)}
-        classifier = SparseLabelClassifier(average=self.average, **settings)
+        classifier = SparseLabelClassifier(**self.options | settings)
         held_out = None if validation is None else (self._encode(validation[0]), validation[1])
         return self._take_over(fit_mergeable(classifier, self._encode(items), y, self.names, held_out))
 

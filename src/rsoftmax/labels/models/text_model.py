@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from rsoftmax._transformers import check_unicode
-from rsoftmax.labels.constraints import by_index
+from rsoftmax.labels.constraints import options_by_index
 from rsoftmax.labels.decoding import Average, Decoder
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.models.base import (
@@ -103,7 +103,7 @@ class LabelModel(BaseLabelModel):
         self.options = {"average": average, **options}
         self.config = WordsConfig(self.labels or [])
         if self.labels is not None:
-            Decoder(len(self.labels), **self._options_by_index())
+            Decoder(len(self.labels), **options_by_index(self.labels, self.options))
 
     @staticmethod
     def from_encoder(
@@ -125,7 +125,7 @@ class LabelModel(BaseLabelModel):
         if self.labels is None and not holds_names(y):
             raise ValueError("LabelModel: labels are a matrix; name its columns: LabelModel(labels=['anger', 'joy'])")
         self.config.labels = self.labels or unknown_labels(y, [])
-        self.config.head = self._options_by_index()
+        self.config.head = options_by_index(self.names, self.options)
         return super().fit(items, y, **settings)
 
     def train_on(  # type: ignore[override]  # no further settings
@@ -264,9 +264,6 @@ class LabelModel(BaseLabelModel):
         except Exception as error:  # for files edited by hand there are many kinds
             raise ValueError(f"{folder} is damaged: {error}") from None
         return model
-
-    def _options_by_index(self) -> dict[str, Any]:
-        return self.options | by_index(self.names, **{rule: self.options.get(rule, ()) for rule in RULES})
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "vectorizer"):
