@@ -492,3 +492,42 @@ def test_rules_that_cannot_be_kept_are_refused(table: Path, tmp_path: Path) -> N
         rules.write_text(text)
         assert re.search(message, rsoftmax(*words, "--rules", rules, *more, code=2)), text
     assert not out.exists()
+
+
+def test_a_likely_separator_is_named(tmp_path: Path) -> None:
+    sets = [["acq"], ["corn", "grain"], ["acq", "corn", "grain"], ["corn"], ["acq", "corn"], ["grain", "acq"]]
+    table, kept = tmp_path / "rows.csv", {}
+    for separator in (" ", ",", ", "):
+        rows = [(f"wheat {i % 6} price", separator.join(sets[i % 6])) for i in range(60)]
+        write_csv(table, [("text", "tags"), *rows])
+        words = ("train", table, "--text", "text", "--labels", "tags", "--out", tmp_path / f"out{len(kept)}")
+        done = CliRunner().invoke(app, list(map(str, words)))
+        kept[separator] = done.stderr
+    assert (
+        "4 of 6 labels contain ' ', such as 'acq corn'; if these are several labels, pass --separator ' '" in kept[" "]
+    )
+    assert all("pass --separator ','" in kept[separator] for separator in (",", ", "))
+    rows = [
+        (f"wheat {i}", f"{first} {second}") for i in range(60) for first, second in [("ab"[i % 2], "cd"[i // 2 % 2])]
+    ]
+    write_csv(table, [("text", "tags"), *rows])
+    done = CliRunner().invoke(app, list(map(str, (*words[:-1], tmp_path / "last"))))
+    assert "--separator" not in done.stderr
+
+
+def test_numbers_can_be_categories(tmp_path: Path) -> None:
+    """Codes in which neighbours have nothing in common; as text "07" differs from "7"."""
+    codes = ["7", "07", "1", "12", "3", "99", "4", "50"]
+    rows = [(codes[i % 8], i % 5, "odd" * (i % 2)) for i in range(160)]
+    table, out = tmp_path / "rows.csv", tmp_path / "model"
+    write_csv(table, [("code", "size", "tags"), *rows])
+    words = ("train", table, "--features", "code,size", "--labels", "tags")
+    rsoftmax(*words, "--categorical", "code", "--out", out)
+    config = json.loads((out / "config.json").read_text())
+    assert config["categories"] == {"code": sorted(codes)}
+    predicted = [set(json.loads(line)["labels"]) for line in rsoftmax("predict", out, table, "--json").splitlines()]
+    assert predicted == [{"odd"} if i % 2 else set() for i in range(160)]
+    assert "'colour' is not one of the --features" in rsoftmax(*words, "--categorical", "colour", "--out", out, code=2)
+    assert "only with --features" in rsoftmax(
+        "train", table, "--text", "code", "--labels", "tags", "--categorical", "code", "--out", out, code=2
+    )

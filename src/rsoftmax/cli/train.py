@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.tables import Table
 
 IMAGE_ENCODER = "microsoft/resnet-50"
+SEPARATORS = (";", ",", "|", "/", "\t", " ")
+FEWEST_JOINED = 3
 
 
 def train(
@@ -30,6 +32,9 @@ def train(
     ] = None,
     features: Annotated[
         str | None, typer.Option(help="The columns of numbers or categories, comma-separated: a,b,c.")
+    ] = None,
+    categorical: Annotated[
+        str | None, typer.Option(help="Columns of --features whose numbers are categories, comma-separated.")
     ] = None,
     separator: Annotated[str, typer.Option(help="The separator between the labels of a cell.")] = ";",
     encoder: Annotated[
@@ -110,6 +115,7 @@ def train(
     is_table, no_level = modality == "features", not guarantee and not review
     is_words = modality == "text" and encoder is None
     for name, is_unused, needed in (
+        ("--categorical", categorical and not is_table, "--features"),
         ("--encoder", encoder and is_table, "--text or --image"),
         ("--validation", validation and is_table, "--text or --image"),
         ("--finetune", finetune and (is_table or is_words), "--encoder or --image"),
@@ -141,8 +147,9 @@ def train(
         check_writable(out, TABLE if is_table else WORDS if is_words else LABELS)
     with usage_errors("DATA"):
         table = read(data)
-        items, y = read_items(table, modality, column), table.labels(labels, separator)
-    added = None if add is None else _added(add, modality, column, labels, separator)
+        categories = _categories(table, column, categorical) if categorical else None
+        items, y = read_items(table, modality, column, categories), table.labels(labels, separator)
+    added = None if add is None else _added(add, modality, column, labels, separator, categories)
     with usage_errors("DATA"):
         names = _names(table, y + (added[1] if added else []), labels, separator)
     model = _new_model(modality, column, names, decoding, encoder, max_tokens)
@@ -199,7 +206,17 @@ def _level(**options: Any) -> dict[str, Any]:
     return level if level.keys() - {"by", "confidence"} else {}
 
 
-def _added(path: Path, modality: str, column: str, labels: str, separator: str) -> tuple[list[Any], list[list[str]]]:
+def _categories(table: "Table", features: str, categorical: str) -> set[str]:
+    """The columns of features that hold categories: those without numbers, and those that the user names."""
+    names, named = ([name.strip() for name in columns.split(",")] for columns in (features, categorical))
+    if unknown := [name for name in named if name not in names]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of the --features", param_hint="--categorical")
+    return table.categories(names).union(named)
+
+
+def _added(
+    path: Path, modality: str, column: str, labels: str, separator: str, categories: set[str] | None
+) -> tuple[list[Any], list[list[str]]]:
     """The items and labels of a table; rows that wait for a review are left out."""
     from rsoftmax.labels.models.tables import read
 
@@ -210,7 +227,9 @@ def _added(path: Path, modality: str, column: str, labels: str, separator: str) 
             typer.echo(f"{path}: {sum(waiting)} of {len(table)} rows wait for a review and are left out", err=True)
         if all(waiting):
             raise ValueError(f"{path}: every row waits for a review; empty the cell {ASKED!r} of rows that are done")
-        rows = zip(read_items(table, modality, column), table.labels(labels, separator), waiting, strict=True)
+        rows = zip(
+            read_items(table, modality, column, categories), table.labels(labels, separator), waiting, strict=True
+        )
         items, y = zip(*((item, names) for item, names, waits in rows if not waits), strict=True)
         return list(items), list(y)
 
@@ -229,12 +248,31 @@ def _names(table: "Table", y: list[list[str]], column: str, separator: str) -> l
     names = sorted({name for labels in y for name in labels})
     if not names:
         raise ValueError(f"{table.path}: the column {column!r} contains no labels")
+    likely = _likely_separator(names, separator)
     if len(names) > 20 and len(names) > len(y) / 2:
+        remedy = f"is {separator!r} the separator?" if likely is None else f"pass --separator {likely!r}"
         raise ValueError(
             f"{table.path}: the column {column!r} contains {len(names)} labels in {len(y)} rows, such as"
-            f" {names[0]!r}; is {separator!r} the separator?"
+            f" {names[0]!r}; {remedy}"
+        )
+    if likely is not None:
+        joined = [name for name in names if likely in name]
+        typer.echo(
+            f"{len(joined)} of {count_of(len(names), 'label')} contain {likely!r}, such as {joined[0]!r}; if these are"
+            f" several labels, pass --separator {likely!r}",
+            err=True,
         )
     return names
+
+
+def _likely_separator(names: list[str], separator: str) -> str | None:
+    """What seems to separate labels that were not split: the parts of many names are fewer than these names."""
+    for candidate in SEPARATORS:
+        joined = [name for name in names if candidate in name]
+        parts = {part.strip() for name in joined for part in name.split(candidate)}
+        if candidate != separator and len(joined) >= FEWEST_JOINED and len(parts) < len(joined):
+            return candidate
+    return None
 
 
 def _rules(path: Path) -> dict[str, Any]:

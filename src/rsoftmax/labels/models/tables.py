@@ -60,18 +60,20 @@ class Table:
                 raise self._error(row, f"the file {str(path)!r} does not exist; paths are relative to the table")
         return paths
 
+    def categories(self, names: Sequence[str]) -> set[str]:
+        """The columns without any number."""
+        filled = {name: [cell for cell in self.column(name) if cell not in (None, "")] for name in names}
+        is_text = {name: all(isinstance(c, str) and not _is_number(c) for c in filled[name]) for name in names}
+        return {name for name in names if filled[name] and is_text[name]}
+
     def rows(self, names: Sequence[str], categories: Collection[str] | None = None) -> list[list[float | str]]:
         """Columns of numbers and of categories, row by row.
 
         Args:
             names: the columns.
-            categories: those of them that hold texts. None: the columns without any number.
+            categories: those of them whose cells are read as texts. None: :meth:`categories`.
         """
-        texts = categories
-        if texts is None:
-            filled = {name: [cell for cell in self.column(name) if cell not in (None, "")] for name in names}
-            is_text = {name: all(isinstance(c, str) and not _is_number(c) for c in filled[name]) for name in names}
-            texts = {name for name in names if filled[name] and is_text[name]}
+        texts = self.categories(names) if categories is None else categories
         columns = [
             [_text(cell) if name in texts else self._number(row, name, cell) for row, cell in enumerate(cells, 1)]
             for name, cells in ((name, self.column(name)) for name in names)
