@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 import skops.io
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -50,6 +50,7 @@ def test_a_loaded_estimator_has_its_evaluation_and_can_be_fitted_again(tmp_path:
     model = ExpectedF1Classifier(FOREST, cv=2, random_state=0).fit(X, Y)
     loaded = saved(model, tmp_path / "model.skops")
     assert str(loaded.evaluation_) == str(model.evaluation_)
+    assert model.evaluation_ is not None
     assert loaded.evaluation_.curve.error == model.evaluation_.curve.error
     assert np.array_equal(loaded.fit(X, Y).predict(X), model.predict(X))
 

@@ -1,6 +1,6 @@
 """The labels with the highest expected F-measure, from any scikit-learn classifier."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -20,7 +20,7 @@ from rsoftmax.labels.constraints import Implications, by_index
 from rsoftmax.labels.decoding import DEFAULTS, Average, Decoder, expected_f1, expected_f1_threshold
 from rsoftmax.labels.estimators.meta import OOB, Array, FoldModel, LabelMetaClassifier, Split, constant_labels, take
 from rsoftmax.labels.estimators.targets import Matrix, Targets, label_score
-from rsoftmax.labels.evaluation import CalibrationCurve, evaluate
+from rsoftmax.labels.evaluation import CalibrationCurve, Evaluation, evaluate
 
 __all__ = ["ExpectedF1Classifier"]
 
@@ -195,25 +195,18 @@ class ExpectedF1Classifier(LabelMetaClassifier):
         """The attributes, with arrays in place of what torch holds: skops can save them."""
         state = dict(super().__getstate__())
         if "decoder_" in state:
-            evaluation, decoder = self.evaluation_, self.decoder_
-            state["decoder_"] = {"options": decoder.options, "state": _arrays(decoder)}
+            state["decoder_"] = {"options": self.decoder_.options, "state": _arrays(self.decoder_)}
             state["_scalings"] = [_arrays(scaling) for scaling in self._scalings]
-            if evaluation is not None:
-                *curve, brier = evaluation.curve
-                arrays: Any = [part.numpy() for part in curve]
-                state["evaluation_"] = replace(evaluation, curve=CalibrationCurve(*arrays, brier))
+            state["evaluation_"] = _with_curve(self.evaluation_, Tensor.numpy)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         if "decoder_" in state:
-            num_labels, evaluation, decoder = len(state["classes_"]), state["evaluation_"], state["decoder_"]
+            num_labels, decoder = len(state["classes_"]), state["decoder_"]
             state["decoder_"] = _with_arrays(Decoder(num_labels, **decoder["options"]), decoder["state"])
             state["_scalings"] = [_with_arrays(PlattScaling(num_labels), arrays) for arrays in state["_scalings"]]
-            if evaluation is not None:
-                *curve, brier = evaluation.curve
-                tensors: Any = [torch.from_numpy(part) for part in curve]
-                state["evaluation_"] = replace(evaluation, curve=CalibrationCurve(*tensors, brier))
+            state["evaluation_"] = _with_curve(state["evaluation_"], torch.from_numpy)
         super().__setstate__(state)
 
     @property
@@ -274,6 +267,14 @@ def _arrays(module: nn.Module) -> dict[str, Any]:
 def _with_arrays(module: Module, arrays: dict[str, Any]) -> Module:
     module.load_state_dict({name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()})
     return module
+
+
+def _with_curve(evaluation: Evaluation | None, convert: Callable[[Any], Any]) -> Evaluation | None:
+    """The evaluation with another kind of arrays in its curve."""
+    if evaluation is None:
+        return None
+    predicted, observed, entries = map(convert, evaluation.curve[:3])
+    return replace(evaluation, curve=CalibrationCurve(predicted, observed, entries, evaluation.curve.brier))
 
 
 def _limits(log_odds: Array) -> tuple[float, float]:

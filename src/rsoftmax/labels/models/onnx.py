@@ -181,7 +181,8 @@ def _of_estimator(model: LabelMetaClassifier) -> tuple[Any, Arrays, dict[str, An
     if not hasattr(model, "n_features_in_"):
         raise ValueError("the estimators do not take a matrix of numbers; fit them on what the vectorizer returns")
     rows = np.random.default_rng(0).normal(size=(ROWS, model.n_features_in_)).astype(np.float32)
-    parts, outputs = [], {}
+    parts: list[Any] = []
+    outputs: dict[str, Tensor] = {}
 
     def convert(estimator: Any, labels: int) -> Tensor:
         name = f"estimator{len(parts)}"
