@@ -496,7 +496,8 @@ def test_rules_that_cannot_be_kept_are_refused(table: Path, tmp_path: Path) -> N
 
 def test_a_likely_separator_is_named(tmp_path: Path) -> None:
     sets = [["acq"], ["corn", "grain"], ["acq", "corn", "grain"], ["corn"], ["acq", "corn"], ["grain", "acq"]]
-    table, kept = tmp_path / "rows.csv", {}
+    kept: dict[str, str] = {}
+    table = tmp_path / "rows.csv"
     for separator in (" ", ",", ", "):
         rows = [(f"wheat {i % 6} price", separator.join(sets[i % 6])) for i in range(60)]
         write_csv(table, [("text", "tags"), *rows])
