@@ -128,6 +128,8 @@ def test_an_error_above_the_limit_is_rarely_certified(texts: int) -> None:
         assert passed / draws <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / draws), name
     statistic = stats.ttest_1samp(samples["lognormal"], 1, axis=1).statistic
     assert (statistic <= stats.t.ppf(0.05, texts - 1)).mean() > 0.1  # with Student's quantile, between 13 and 25 %
+    heavier = (1 - (2 * normal - 2).exp()).mean(1) / (2 * normal - 2).exp().std(1) * math.sqrt(texts)
+    assert (heavier >= critical_value(texts)).double().mean() > 0.1  # beyond what the docs promise: about 15 %
 
 
 def test_an_error_far_below_the_limit_is_certified() -> None:

@@ -50,7 +50,7 @@ def main() -> None:
             "LD_PRELOAD": runtime(),
             "ASAN_OPTIONS": "detect_leaks=0",  # Python itself keeps memory until the end
         }
-        options = ["-p", "no:cacheprovider", "--override-ini=addopts=-q"]
+        options = ["-p", "no:cacheprovider", "--override-ini=addopts=-q", "--capture=no"]  # a finding ends the process
         rows = "native_equals or adversarial or side or fuzz or misleads or strided or threads_change or broadcast"
         for tests in (["tests/test_kernels.py", "-k", rows], ["tests/test_attention_kernel.py"]):
             for level in levels():
