@@ -93,7 +93,8 @@ template <class T> Pair<T> select(const T* y, long n, long j, T next, T* to, T* 
         // Ranks within a sample, with a margin.
         T s[lanes<T>];
         store(s, sample(y, n, std::make_index_sequence<lanes<T>>()));
-        float f = (j + .5f) / n, rank = f * lanes<T> - .5f, margin = .6f * std::sqrt(lanes<T> * f * (1 - f)) + .5f;
+        float f = (j + .5f) / n, rank = f * lanes<T> - .5f, variance = lanes<T> * f * (1 - f);
+        float margin = .6f * std::sqrt(std::max(variance, 0.f)) + .5f;  // NaNs may leave j > n
         r.add(load(s), s, lanes<T>, std::floor(rank - margin), std::ceil(rank + margin) - 1);
         T a = reduce(r.low, maximum), b = reduce(r.high, minimum);
         // Mostly ties: separate those.
