@@ -8,7 +8,7 @@ import pytest
 from commands import rsoftmax
 
 from rsoftmax_lab import demo
-from rsoftmax_lab.comparison import Comparison
+from rsoftmax_lab.comparison import BEST_OF_OURS, Comparison
 from rsoftmax_lab.experiments import synthetic
 from rsoftmax_lab.records import differences, key, read_trials
 from rsoftmax_lab.report import Table
@@ -47,7 +47,7 @@ def test_finished_runs_of_figure_2_are_not_repeated(tmp_path: Path) -> None:
     assert len(block.shown.lines) == len(demo.ROWS) == 8
     scores = {line[0]: float(line[1]) for line in block.shown.lines}
     assert list(scores.values()) == sorted(scores.values(), reverse=True)
-    ours, tuned = scores[demo.TITLES[demo.BEST_OF_OURS]], scores["BCE, threshold tuned"]
+    ours, tuned = scores[demo.TITLES[BEST_OF_OURS]], scores["BCE, threshold tuned"]
     assert f"score {ours:.1f}: {ours - tuned:+.1f} against the best tuned threshold" in block.sentence
     assert (tmp_path / "figure2.png").exists()
     assert [line[2] for line in block.shown.lines].count("yes") == 2
