@@ -174,6 +174,20 @@ def test_copies_have_their_own_shadow(duplicate: Callable[[Any], Any]) -> None:
             assert_same(random(1, 4, 1, 64, seed=step), k, v, **SETTINGS[1])
 
 
+def test_an_interrupt_before_the_keys_are_rounded_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k = random(1, 2, 1, 32), 3 * random(1, 2, 400, 32, seed=1)
+    layer = filled(k, k)
+    assert_same(q, layer.keys, layer.values, **SETTINGS[1])
+    layer.crop(-300)
+    other = 3 * random(1, 2, 300, 32, seed=2)
+    layer.update(other, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu, "library", None)
+        with pytest.raises(AttributeError):
+            sparse_attention(q, layer.keys, layer.values, **SETTINGS[1])
+    assert_same(q, layer.keys, layer.values, **SETTINGS[1])
+
+
 def test_padding_several_queries_and_threads() -> None:
     k, v = filled(4 * random(3, 2, 600, 64, seed=1), random(3, 2, 600, 64, seed=2)).update(*random(2, 3, 2, 1, 64))
     mask = torch.arange(601) >= torch.tensor([0, 37, 500])[:, None, None, None]

@@ -44,7 +44,10 @@ class KeyShadow:
         return other
 
     def use(self, keys: Tensor) -> tuple[Tensor, int]:
-        """The memory [batch, heads, bytes] for these keys, and how many of the first it may have already."""
+        """The memory [batch, heads, bytes] for these keys, and how many of the first it may have already.
+
+        The caller sets ``unchanged`` when the memory has all of them.
+        """
         self._look(keys)
         batch, heads, tokens, width = keys.shape
         size = LINE * (1 + -(-tokens // KEYS) * (1 + -(-width // 4)))
@@ -52,8 +55,7 @@ class KeyShadow:
             self.memory = torch.zeros(batch, heads, 0, dtype=torch.uint8)
         if self.memory.shape[-1] < size:  # with room for a quarter more tokens
             self.memory = F.pad(self.memory, (0, (size + size // 4) // LINE * LINE - self.memory.shape[-1]))
-        unchanged, self.unchanged = self.unchanged, tokens
-        return self.memory, unchanged
+        return self.memory, self.unchanged
 
     def _look(self, keys: Tensor) -> None:
         if self.seen != memory_state(keys):

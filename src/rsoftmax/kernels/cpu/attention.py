@@ -41,11 +41,12 @@ def forward(args: AttentionArgs, keep_state: bool) -> tuple[Tensor, Tensor | Non
     batch, heads, groups, queries, _ = args.q.shape
     o = args.q.new_empty((batch, queries, heads, groups, args.v.shape[-1]), dtype=torch.float32).permute(0, 2, 3, 1, 4)
     state = new_state(args.q, True) if keep_state else None
-    shadow, unchanged = None, 0
-    if args.shadow is not None and not keep_state and _may_skip_keys(args):
-        shadow, unchanged = args.shadow.use(args.k[:, :, 0])
-        shadow = shadow[:, :, None, None]
-    _run(args, o=o, state=state, shadow=shadow, unchanged=unchanged)
+    if args.shadow is None or keep_state or not _may_skip_keys(args):
+        _run(args, o=o, state=state)
+        return o, state
+    memory, unchanged = args.shadow.use(args.k[:, :, 0])
+    _run(args, o=o, shadow=memory[:, :, None, None], unchanged=unchanged)
+    args.shadow.unchanged = args.k.shape[-2]  # not before, as an interrupt may come first
     return o, state
 
 
