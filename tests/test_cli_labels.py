@@ -1,6 +1,7 @@
 """rsoftmax train, evaluate, predict and export, as users type them; mistakes are answered with file, row and remedy."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -532,3 +533,14 @@ def test_numbers_can_be_categories(tmp_path: Path) -> None:
     assert "only with --features" in rsoftmax(
         "train", table, "--text", "code", "--labels", "tags", "--categorical", "code", "--out", out, code=2
     )
+
+
+def test_texts_come_compressed_and_labels_of_held_out_rows_alone_are_missed(tmp_path: Path) -> None:
+    rows = [{"text": text, "labels": labels} for text, labels in zip(TEXTS, LABELS, strict=True)]
+    for name, more in (("train", []), ("dev", [{"text": "whoever", "labels": ["new"]}])):
+        lines = "".join(json.dumps(row) + "\n" for row in [*rows * 5, *more])
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    columns: list[Any] = ["--text", "text", "--labels", "labels", "--validation", tmp_path / "dev.jsonl.gz"]
+    rsoftmax("train", tmp_path / "train.jsonl.gz", *columns, "--out", tmp_path / "model")
+    scores = json.loads(rsoftmax("evaluate", tmp_path / "model", tmp_path / "dev.jsonl.gz", "--json"))
+    assert {one["label"]: one["recall"] for one in scores["labels"]}["new"] == 0

@@ -150,8 +150,14 @@ def train(
         categories = _categories(table, column, categorical) if categorical else None
         items, y = read_items(table, modality, column, categories), table.labels(labels, separator)
     added = None if add is None else _added(add, modality, column, labels, separator, categories)
+    held_out = None
+    if validation is not None:
+        with usage_errors("--validation"):
+            rows = read(validation)
+            held_out = read_items(rows, modality, column), rows.labels(labels, separator)
     with usage_errors("DATA"):
-        names = _names(table, y + (added[1] if added else []), labels, separator)
+        every = y + (added[1] if added else []) + (held_out[1] if held_out else [])
+        names = _names(table, every, labels, separator)
     model = _new_model(modality, column, names, decoding, encoder, max_tokens)
     _report_broken_rules(y, decoding)
     if attention is not None:
@@ -159,12 +165,8 @@ def train(
             from rsoftmax.attention.transformers import set_attention
 
             set_attention(model, attention, **parameter)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {"guarantee": guarantee, "review": review, "added": added}
+    settings: dict[str, Any] = {"guarantee": guarantee, "review": review, "added": added, "validation": held_out}
     settings |= {"random_state": seed, "verbose": True}
-    if validation is not None:
-        with usage_errors("--validation"):
-            held_out = read(validation)
-            settings["validation"] = read_items(held_out, modality, column), held_out.labels(labels, separator)
     columns = {modality: column, "labels": labels, "separator": separator}
     model.columns.update(columns)
     if finetune:

@@ -26,6 +26,7 @@ COMMANDS = {
     "rates": "Accuracy against the time of a training step: r-softmax at growing rates, t- and k-softmax with an edge.",
     "lengths": "Attention trained on short contexts and tested on contexts up to 256 times as long.",
     "text": "Multi-label text classification: GoEmotions, with a frozen and a fine-tuned encoder, and with TF-IDF.",
+    "eurlex": "Thousands of labels: EURLEX57K, with label trees on TF-IDF.",
 }
 """The commands ``rsoftmax reproduce NAME``, which write NAME.jsonl, and what they do."""
 
