@@ -80,7 +80,7 @@ struct Backward {
     VisibleKeys visible;
 
     Backward(const AttentionCall& call, Memory& memory)
-        : call(call), q_row(padded_to_tile(call.width)), v_row(padded_to_tile(call.value_width)),
+        : call(call), q_row(padded_to_narrow(call.width)), v_row(padded_to_narrow(call.value_width)),
           s_row(score_row_size(call)), visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))} {
         long keys = padded_to_tile(call.length), weights = block_rows * s_row;
         k_panels = memory.take<float>(keys * q_row);
@@ -221,7 +221,7 @@ private:
         has_value_panels = true;
         const float* weights = apply_dropout(b, true);
         long first = b.all.first, keys = b.all.size();
-        product<true>({weights + first, 1, s_row}, g, v_row, b.rows, dv + first * v_row, v_row, keys, v_row);
+        product<true>(ByColumns{weights + first, s_row}, g, v_row, b.rows, dv + first * v_row, v_row, keys, v_row);
         values.multiply(g, v_row, b.rows, b.all, dp, s_row);
     }
 
@@ -296,8 +296,8 @@ private:
     // dq += ds k, dk += ds q
     void dense_keys(const Block& b) {
         long first = b.all.first, keys = b.all.size();
-        product<true>({ds + first, s_row, 1}, k.data + first * k.row, k.row, keys, dq, q_row, b.rows, q_row);
-        product<true>({ds + first, 1, s_row}, q, q_row, b.rows, dk + first * q_row, q_row, keys, q_row);
+        product<true>(ByRows{ds + first, s_row}, k.data + first * k.row, k.row, keys, dq, q_row, b.rows, q_row);
+        product<true>(ByColumns{ds + first, s_row}, q, q_row, b.rows, dk + first * q_row, q_row, keys, q_row);
     }
 
     void sparse_keys(const Block& b) {

@@ -19,16 +19,16 @@ constexpr double dense_forward = .55, dense_backward = .42;
 struct Rows { const float* data; long row; };
 
 inline bool in_place(const AttentionCall& call, long width) {
-    return call.dtype == dtype_float32 && width % tile_cols == 0;
+    return call.dtype == dtype_float32 && width % narrow_cols == 0;
 }
 
 inline Rows rows_of(const char* x, const Strides& strides, const Head& head, long width, float* copy) {
     if (in_place(head.call, width)) return {(const float*)x + head.offset(strides), strides[3]};
     with_dtype(head.call, [&](auto format) {
         copy_rows((const decltype(format)*)x + head.offset(strides), strides[3], head.call.length, width, copy,
-            padded_to_tile(width));
+            padded_to_narrow(width));
     });
-    return {copy, padded_to_tile(width)};
+    return {copy, padded_to_narrow(width)};
 }
 
 // The keys or values of a head, to be multiplied with queries: as panels that are all built before, or one after the
@@ -58,7 +58,8 @@ struct Panels {
         }
         for (long j = keys.first / tile_cols * tile_cols; j < keys.last; j += tile_cols) {
             if (!all) build(j, memory);
-            strip<false>({q, q_row, 1}, all ? memory + j * width : memory, tile_cols, width, s + j, s_row, rows);
+            strip<false>(ByRows{q, q_row}, all ? memory + j * width : memory, tile_cols, width, s + j, s_row, rows,
+                keys.last - j);
         }
     }
 
@@ -155,8 +156,9 @@ struct Block {
     }
 };
 
-// Entries in a row of scores: whole tiles, a vector of room, and not a power of two.
-inline long score_row_size(const AttentionCall& call) { return padded_to_tile(call.length) + tile_cols; }
+// Entries in a row of scores: whole tiles, and a cache line of room: an odd number of lines, so that rows that follow
+// each other do not compete for the same places in a cache.
+inline long score_row_size(const AttentionCall& call) { return padded_to_tile(call.length) + 64 / long(sizeof(float)); }
 
 }  // namespace
 }  // namespace rsoftmax

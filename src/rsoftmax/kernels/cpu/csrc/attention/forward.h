@@ -27,7 +27,7 @@ struct Forward {
     Screen screen;
 
     Forward(const AttentionCall& call, Memory& memory)
-        : call(call), q_row(padded<float>(call.width)), v_row(padded_to_tile(call.value_width)),
+        : call(call), q_row(padded<float>(call.width)), v_row(padded_to_narrow(call.value_width)),
           s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= block_rows),
           visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))}, screen(call, memory, s_row) {
         long rows = std::min<long>(block_rows, call.groups * call.rows);
@@ -105,7 +105,7 @@ private:
 
     bool is_dense(const Block& b, const RowState* states, Rows v, bool is_listed) const {
         // Fewer rows do not fill a tile.
-        if (!v.data || b.rows < tile_rows) return false;
+        if (!v.data || b.rows < tile_rows<tile_vectors>) return false;
         long nonzero = 0;
         for (long i = 0; i < b.rows; i++)
             nonzero += is_listed ? lists.count[i] : functions.support_size(b.scores_of(s, s_row, i), states[i]);
@@ -132,7 +132,7 @@ private:
             std::fill(row + b.all.first, row + std::max(keys.first, b.all.first), 0.f);
             std::fill(row + std::max(keys.last, b.all.first), row + b.all.last, 0.f);
         }
-        Matrix weights{s + b.all.first, s_row, 1};
+        ByRows weights{s + b.all.first, s_row};
         product<false>(weights, v.data + b.all.first * v.row, v.row, b.all.size(), o, v_row, b.rows, v_row);
     }
 

@@ -7,13 +7,20 @@
 namespace rsoftmax {
 namespace {
 
-// A tile of a product, whose sums are in registers: 24 of 32, or 12 of 16.
-constexpr long tile_cols = 2 * lanes<float>;
+// A tile of a product: its sums are in registers, 24 of 32 or 12 of 16.  Measured: with many registers, wide tiles
+// are faster, which load less.
+constexpr bool has_many_registers = bytes == 64;
 #ifdef __aarch64__
-constexpr int tile_rows = 12;
+constexpr int tile_sums = 24;
 #else
-constexpr int tile_rows = bytes == 64 ? 12 : 6;
+constexpr int tile_sums = has_many_registers ? 24 : 12;
 #endif
+constexpr int tile_vectors = has_many_registers ? 4 : 2;
+constexpr long tile_cols = tile_vectors * lanes<float>;
+template <int vectors> constexpr int tile_rows = tile_sums / vectors;
+// A narrow tile, for the last columns.
+constexpr int narrow_vectors = 2;
+constexpr long narrow_cols = narrow_vectors * lanes<float>;
 
 // Loads `width` numbers of a row that is read soon into a near cache.
 template <class S> INLINE void prefetch_row(const S* x, long width) {
@@ -23,51 +30,76 @@ template <class S> INLINE void prefetch_row(const S* x, long width) {
 constexpr long rows_ahead = 16;
 
 INLINE long padded_to_tile(long n) { return (n + tile_cols - 1) / tile_cols * tile_cols; }
+INLINE long padded_to_narrow(long n) { return (n + narrow_cols - 1) / narrow_cols * narrow_cols; }
 
-// A matrix whose entry (i, j) is data[i * row + j * step].
-struct Matrix { const float* data; long row, step; };
+// A matrix of contiguous rows, or one of contiguous columns.
+struct ByRows {
+    const float* data;
+    long row;
+    INLINE float operator()(long i, long j) const { return data[i * row + j]; }
+    INLINE void skip(long rows) { data += rows * row; }
+};
+struct ByColumns {
+    const float* data;
+    long column;
+    INLINE float operator()(long i, long j) const { return data[i + j * column]; }
+    INLINE void skip(long rows) { data += rows; }
+};
 
-// c (M x tile_cols) = a (M x depth) b (depth x tile_cols), or c + a b; rows of b and c are contiguous.  Every sum runs
+// c (M x N vectors) = a (M x depth) b (depth x N vectors), or c + a b; rows of b and c are contiguous.  Every sum runs
 // over the depth in order, so a number does not depend on which tile computes it.
-template <int M, bool add> INLINE void tile(Matrix a, const float* b, long b_row, long depth, float* c, long c_row) {
-    Vec<float> sum[M][2];
+template <int M, int N, bool add, class A>
+INLINE void tile(A a, const float* b, long b_row, long depth, float* c, long c_row) {
+    Vec<float> sum[M][N];
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
-        for (int k = 0; k < 2; k++) sum[i][k] = add ? load(c + i * c_row + k * lanes<float>) : Vec<float>{};
+#pragma GCC unroll 4
+        for (int k = 0; k < N; k++) sum[i][k] = add ? load(c + i * c_row + k * lanes<float>) : Vec<float>{};
     for (long d = 0; d < depth; d++) {
-        Vec<float> b0 = load(b + d * b_row), b1 = load(b + d * b_row + lanes<float>);
+        Vec<float> row[N];
+#pragma GCC unroll 4
+        for (int k = 0; k < N; k++) row[k] = load(b + d * b_row + k * lanes<float>);
 #pragma GCC unroll 16
         for (int i = 0; i < M; i++) {
-            float f = a.data[i * a.row + d * a.step];
-            sum[i][0] += f * b0;
-            sum[i][1] += f * b1;
+            float f = a(i, d);
+#pragma GCC unroll 4
+            for (int k = 0; k < N; k++) sum[i][k] += f * row[k];
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
-        for (int k = 0; k < 2; k++) store(c + i * c_row + k * lanes<float>, sum[i][k]);
+#pragma GCC unroll 4
+        for (int k = 0; k < N; k++) store(c + i * c_row + k * lanes<float>, sum[i][k]);
 }
 
-template <int M, bool add>
-NOINLINE void tiles(Matrix& a, const float* b, long b_row, long depth, float*& c, long c_row, long& rows) {
+template <int M, int N, bool add, class A>
+NOINLINE void tiles(A& a, const float* b, long b_row, long depth, float*& c, long c_row, long& rows) {
     for (; rows >= M; rows -= M) {
-        tile<M, add>(a, b, b_row, depth, c, c_row);
-        a.data += M * a.row;
+        tile<M, N, add>(a, b, b_row, depth, c, c_row);
+        a.skip(M);
         c += M * c_row;
     }
 }
 
 // The same for any number of rows.
-template <bool add> void strip(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows) {
-    tiles<tile_rows, add>(a, b, b_row, depth, c, c_row, rows);
-    tiles<4, add>(a, b, b_row, depth, c, c_row, rows);
-    tiles<1, add>(a, b, b_row, depth, c, c_row, rows);
+template <int N, bool add, class A>
+void strip(A a, const float* b, long b_row, long depth, float* c, long c_row, long rows) {
+    tiles<tile_rows<N>, N, add>(a, b, b_row, depth, c, c_row, rows);
+    tiles<tile_rows<N> / 3, N, add>(a, b, b_row, depth, c, c_row, rows);
+    tiles<1, N, add>(a, b, b_row, depth, c, c_row, rows);
 }
 
-// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of tile_cols.
-template <bool add>
-void product(Matrix a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
-    for (long j = 0; j < columns; j += tile_cols) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows);
+// The same for a tile's columns, of which the first `columns` are needed.
+template <bool add, class A>
+void strip(A a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
+    if (columns > narrow_cols) strip<tile_vectors, add>(a, b, b_row, depth, c, c_row, rows);
+    else strip<narrow_vectors, add>(a, b, b_row, depth, c, c_row, rows);
+}
+
+// c (rows x columns) = a (rows x depth) b (depth x columns), or c + a b; columns is a multiple of narrow_cols.
+template <bool add, class A>
+void product(A a, const float* b, long b_row, long depth, float* c, long c_row, long rows, long columns) {
+    for (long j = 0; j < columns; j += tile_cols) strip<add>(a, b + j, b_row, depth, c + j, c_row, rows, columns - j);
 }
 
 // ------------------------------------------------------------------------------------------------- sums of some rows
