@@ -185,6 +185,16 @@ def test_an_edge_has_the_numbers_and_gradients_of_float64(mapping: str) -> None:
             check(*qkv(size), mapping=mapping, **options)
 
 
+@pytest.mark.parametrize("edge", [1e-42, 1e-30, 1e30])
+@pytest.mark.parametrize("mapping", [name for name in EXAMPLES if MAPPINGS[name].options])
+def test_tiny_and_huge_edges_and_widths_lose_nothing(mapping: str, edge: float) -> None:
+    """Weights that underflow or overflow before they are divided."""
+    letter, number = next(iter(EXAMPLES[mapping].items()))
+    for value in (1e-30, 1e30) if mapping == "t_softmax" else (number, number / 3):
+        with case(value):
+            check(*qkv(), mapping=mapping, edge=edge, **{letter: torch.full((2,), value)})
+
+
 @every_mapping
 def test_half_precision(mapping: str) -> None:
     for i, size in enumerate(SIZES):
@@ -261,6 +271,25 @@ def test_the_number_of_threads_changes_no_bit(mapping: str) -> None:
                 found.append(results(wanted, *leaves, mapping=mapping, attn_mask=mask, **options))
         for others in found[1:]:
             assert all(torch.equal(mine, first) for mine, first in zip(others, found[0], strict=True))
+
+
+@every_mapping
+def test_no_bit_depends_on_threads_or_on_the_heads_and_calls_before(mapping: str) -> None:
+    """Whether a product is dense or sparse follows from its block alone, also where scores tie at the threshold."""
+    spread = torch.tensor([0.125, 0.25, 1.0, 4.0])[:, None, None]
+    q, k = spread * whole_numbers(1, 4, 260, 6), whole_numbers(1, 4, 150, 6)
+    v = torch.randn(1, 4, 150, 16)
+    values = {"t": (1, 2, 4, 8), "r": (0.15, 0.4, 0.6, 0.9), "k": (5, 60, 90, 140), "alpha": (1, 1.3, 1.5, 2)}
+
+    def attend(heads: list[int]) -> Tensor:
+        given = {letter: torch.tensor(values[letter]).float()[heads] for letter in EXAMPLES.get(mapping, {})}
+        return sparse_attention(q[:, heads], k[:, heads], v[:, heads], mapping=mapping, scale=0.25, **given)
+
+    first = attend([0, 1, 2, 3])
+    for heads in ([0, 1, 2, 3], [3, 2, 1, 0], [2], [1, 3]):
+        for count in (1, 2, 3):
+            with case(heads, count), threads(count):
+                assert torch.equal(attend(heads), first[:, heads])
 
 
 def test_softmax_is_torch_attention() -> None:

@@ -146,7 +146,7 @@ private:
             Query query = b.query(i);
             copy_rows(call.g + query.offset(call.g_strides), 0, 1, call.value_width, g + i * v_row, v_row);
             states[i] = call.states[query.number(call)];
-            nonzero += functions.support_size(b.scores_of(s, s_row, i), states[i]);
+            nonzero += functions.support_size(b.scores_of(s, s_row, i), states[i], -1);
         }
         bool is_dense = nonzero > dense_backward * b.total_keys() && all_are_moderate();
         recompute_block_weights(b, states, is_dense);

@@ -1,6 +1,7 @@
 // Attention, forward: scores, thresholds, and a sum over the values that have weight.
 #pragma once
 
+#include "../simd/quotient.h"
 #include "screen.h"
 
 namespace rsoftmax {
@@ -70,7 +71,7 @@ private:
         }
         bool is_listed = is_screened || !was_dense;
         if (is_listed && !is_screened) build_lists(b, states);
-        was_dense = !is_screened && is_dense(b, states, v, is_listed);
+        was_dense = is_dense(b, states, v, is_listed);
         if (was_dense && values_are_moderate(head_number, v)) map_dense(b, states, v);
         else {
             if (!is_listed) build_lists(b, states);
@@ -104,11 +105,11 @@ private:
     }
 
     bool is_dense(const Block& b, const RowState* states, Rows v, bool is_listed) const {
-        // Fewer rows do not fill a tile.
-        if (!v.data || b.rows < tile_rows<tile_vectors>) return false;
+        // Few rows do not pay for a dense product, and may be screened.
+        if (!v.data || b.rows <= few_queries) return false;
         long nonzero = 0;
         for (long i = 0; i < b.rows; i++)
-            nonzero += is_listed ? lists.count[i] : functions.support_size(b.scores_of(s, s_row, i), states[i]);
+            nonzero += functions.support_size(b.scores_of(s, s_row, i), states[i], is_listed ? lists.count[i] : -1);
         return nonzero > dense_forward * b.total_keys();
     }
 
@@ -120,10 +121,11 @@ private:
     }
 
     void map_dense(const Block& b, RowState* states, Rows v) {
+        float divisors[block_rows];
         for (long i = 0; i < b.rows; i++) {
             Range keys = b.keys[i];
             float* row = s + i * s_row;
-            functions.compute_weights(b.scores_of(s, s_row, i), states[i], row + keys.first);
+            divisors[i] = functions.compute_undivided(b.scores_of(s, s_row, i), states[i], row + keys.first);
             if (call.dropped) {
                 Dropout dropout(call.seed, b.query(i).number(call), call.dropped);
                 for (long j = keys.first; j < keys.last; j += lanes<float>)
@@ -134,6 +136,11 @@ private:
         }
         ByRows weights{s + b.all.first, s_row};
         product<false>(weights, v.data + b.all.first * v.row, v.row, b.all.size(), o, v_row, b.rows, v_row);
+        for (long i = 0; i < b.rows; i++) {
+            Quotient<float> quotient(divisors[i]);
+            float* row = o + i * v_row;
+            for (long d = 0; d < v_row; d += lanes<float>) store(row + d, quotient(load(row + d)));
+        }
     }
 
     void map_sparse(const Block& b, Rows v) {

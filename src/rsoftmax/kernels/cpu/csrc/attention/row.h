@@ -58,9 +58,12 @@ struct AttentionFunctions {
     float (*least_score)(const ScoreRow& x, float* scratch);
     // The maximum and the threshold.  scratch holds three rows.
     RowState (*find_threshold)(const ScoreRow&, QuantileHint&, float* scratch);
-    long (*support_size)(const ScoreRow&, const RowState&);
+    // How many weights are not zero, apart from ties at the threshold.  listed: the length of the row's list, or -1.
+    long (*support_size)(const ScoreRow&, const RowState&, long listed);
     // From scores to weights, in place.
     void (*compute_weights)(const ScoreRow&, RowState&, float* x);
+    // To weights of at most 2^25, in place, whose divisor is returned.
+    float (*compute_undivided)(const ScoreRow&, RowState&, float* x);
     // Row i of the lists, from `from` on: the keys with weight, and their scores.
     void (*build_list)(const ScoreRow&, const RowState&, Lists&, long i, long from);
     // The weights and coefficients of all scores, or of those with weight, as a list.

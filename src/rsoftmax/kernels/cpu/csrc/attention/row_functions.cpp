@@ -224,34 +224,63 @@ template <class M> NOINLINE long count_support(M mass, const float* x, long n) {
     return reduce(support, plus);
 }
 
-template <class Op> long support_size(const ScoreRow& row, const RowState& s) {
+template <class Op> long support_size(const ScoreRow& row, const RowState& s, long listed) {
     if (is_nan(s)) return row.n;
     if (is_empty(s)) return 0;
+    if constexpr (std::is_same_v<Op, Softmax>) return s.unmasked;
+    if constexpr (Op::selects) {
+        QuantilePosition at(row.parameter, s.unmasked);
+        return at.is_dense ? s.unmasked : s.unmasked - 1 - std::floor(at.position);
+    }
+    if (listed >= 0) return listed;
     long count = 0;
     with_mass<Op>(row.parameter, s, [&](auto mass) { count = count_support(mass, row.x, row.n); });
     return count;
 }
 
-// From scores to weights in place; returns the sum of the masses.  The projections sum to one already.
-template <class M> NOINLINE void compute_weights_with(M mass, double& total, bool is_projection, float* x, long n) {
+// From scores to masses times a factor, in place; returns the sum of the masses.
+template <class M> NOINLINE double compute_masses(M mass, float factor, float* x, long n) {
     Sum<float> sum;
     for (long i = 0; i < n; i += lanes<float>) {
         Vec<float> v = mass(load(x + i));
-        store(x + i, v);
+        store(x + i, v * factor);
         sum.add(v, i);
     }
-    if (is_projection) return;
-    total = sum.get();
-    Quotient<float> quotient(total);
-    for (long i = 0; i < n; i += lanes<float>) store(x + i, quotient(load(x + i)));
+    return sum.get();
 }
 
-template <class Op> void compute_weights(const ScoreRow& row, RowState& s, float* x) {
+// Calls f(mass), which changes a row of scores in place, unless all weights are NaN or zero.
+template <class Op, class F> void with_mass_or_fill(const ScoreRow& row, const RowState& s, float* x, F f) {
     if (is_nan(s)) std::fill(x, x + row.n, NAN);
     else if (is_empty(s)) std::fill(x, x + row.n, 0.f);
-    else with_mass<Op>(row.parameter, s, [&](auto mass) {
-        compute_weights_with(mass, s.sum, Op::power != 0, x, row.n);
+    else with_mass<Op>(row.parameter, s, f);
+}
+
+// The masses of a projection are its weights.
+template <class Op> constexpr bool is_projection = Op::power != 0;
+
+template <class Op> void compute_weights(const ScoreRow& row, RowState& s, float* x) {
+    with_mass_or_fill<Op>(row, s, x, [&](auto mass) {
+        double total = compute_masses(mass, 1, x, row.n);
+        if (is_projection<Op>) return;
+        s.sum = total;
+        Quotient<float> quotient(total);
+        for (long i = 0; i < row.n; i += lanes<float>) store(x + i, quotient(load(x + i)));
     });
+}
+
+template <class Op> float compute_undivided(const ScoreRow& row, RowState& s, float* x) {
+    float divisor = 1;
+    with_mass_or_fill<Op>(row, s, x, [&](auto mass) {
+        // A power of two: products with moderate values do not overflow, and a mass is a normal number if its weight is
+        // not zero, so that underflow is gradual and rounds once.
+        float factor = is_projection<Op> ? 1 : scale(mass(splat(float(s.m)))[0]) * 0x1p24f;
+        double total = compute_masses(mass, factor, x, row.n);
+        if (is_projection<Op>) return;
+        s.sum = total;
+        divisor = float(total * factor);
+    });
+    return divisor;
 }
 
 // ----------------------------------------------------------------------------------------------------------- as lists
@@ -332,7 +361,7 @@ void fill_nan(long n, Coefficients to) {
 template <class Op> void recompute_weights(const ScoreRow& row, const RowState& s, Coefficients to) {
     if (s.unmasked == 0) fill_nan(row.n, to);
     else with_mass<Op>(row.parameter, s, [&](auto mass) {
-        recompute_weights_with(mass, s.sum, Op::power != 0, row.x, row.n, to);
+        recompute_weights_with(mass, s.sum, is_projection<Op>, row.x, row.n, to);
     });
 }
 
@@ -361,8 +390,8 @@ double propagate_threshold(const ScoreRow& row, const RowState& s, double total,
 }
 
 template <class Op> constexpr AttentionFunctions functions = {
-    Op::power != 0, least_score<Op>, find_threshold<Op>, support_size<Op>, compute_weights<Op>, build_list<Op>, recompute_weights<Op>,
-    rebuild_list<Op>, propagate_threshold<Op>};
+    is_projection<Op>, least_score<Op>, find_threshold<Op>, support_size<Op>, compute_weights<Op>,
+    compute_undivided<Op>, build_list<Op>, recompute_weights<Op>, rebuild_list<Op>, propagate_threshold<Op>};
 
 // In the order of operation_names.
 constexpr AttentionFunctions every[] = {
