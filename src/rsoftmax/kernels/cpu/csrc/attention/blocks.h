@@ -120,11 +120,11 @@ struct Block {
     Block(const Head& head, long first, VisibleKeys& visible)
         : head(head), first(first), rows(std::min(block_rows, head.rows() - first)) {
         for (long i = 0; i < rows; i++) {
-            keys[i] = visible(query(i));
-            if (keys[i].size() == 0) continue;
-            all = all.size() ? Range{std::min(all.first, keys[i].first), std::max(all.last, keys[i].last)}
-                             : Range(keys[i]);
-            max_keys = std::max(max_keys, keys[i].size());
+            KeyRange own = keys[i] = visible(query(i));
+            if (own.size() == 0) continue;
+            all.first = max_keys ? std::min(all.first, own.first) : own.first;
+            all.last = std::max(all.last, own.last);
+            max_keys = std::max(max_keys, own.size());
         }
     }
     Query query(long i) const { return Query(head, first + i); }

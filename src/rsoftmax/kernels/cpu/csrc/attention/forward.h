@@ -67,7 +67,7 @@ private:
         else {
             b.compute_scores(q, q_row, keys, s, s_row);
             for (long i = 0; i < b.rows; i++)
-                states[i] = functions.find_threshold(b.scores_of(s, s_row, i), hint, scratch);
+                functions.find_threshold(b.scores_of(s, s_row, i), hint, scratch, states[i]);
         }
         bool is_listed = is_screened || !was_dense;
         if (is_listed && !is_screened) build_lists(b, states);
@@ -97,7 +97,7 @@ private:
             keys.multiply_some(q + i * q_row, q_row, first, some, count, s);
             std::fill(s + count, s + padded<float>(count), -inf<float>);
             ScoreRow scores{s, count, 0, b.query(i).parameter(call), b.keys[i].size() - count};
-            states[i] = functions.find_threshold(scores, hint, scratch);
+            functions.find_threshold(scores, hint, scratch, states[i]);
             functions.build_list(scores, states[i], lists, i, used);
             for (long j = used; j < used + lists.count[i]; j++) lists.keys[j] = int32_t(first + some[lists.keys[j]]);
             used += padded<float>(lists.count[i]);

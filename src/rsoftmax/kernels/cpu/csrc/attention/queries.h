@@ -34,7 +34,9 @@ struct KeyRange : Range { bool all; };
 // One query of a head.
 struct Query {
     long batch, head, group, row;
-    Query(const Head& h, long n) : batch(h.batch), head(h.head), group(n / h.call.rows), row(n % h.call.rows) {}
+    // Without groups, without the division.
+    Query(const Head& h, long n)
+        : batch(h.batch), head(h.head), group(h.call.groups == 1 ? 0 : n / h.call.rows), row(n - group * h.call.rows) {}
     long offset(const Strides& s) const { return batch * s[0] + head * s[1] + group * s[2] + row * s[3]; }
     long number(const AttentionCall& c) const { return ((batch * c.heads + head) * c.groups + group) * c.rows + row; }
     Parameter parameter(const AttentionCall& c) const {

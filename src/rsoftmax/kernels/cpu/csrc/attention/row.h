@@ -57,7 +57,7 @@ struct AttentionFunctions {
     // if that excludes none.  scratch holds two rows.
     float (*least_score)(const ScoreRow& x, float* scratch);
     // The maximum and the threshold.  scratch holds three rows.
-    RowState (*find_threshold)(const ScoreRow&, QuantileHint&, float* scratch);
+    void (*find_threshold)(const ScoreRow&, QuantileHint&, float* scratch, RowState& to);
     // How many weights are not zero, apart from ties at the threshold.  listed: the length of the row's list, or -1.
     long (*support_size)(const ScoreRow&, const RowState&, long listed);
     // From scores to weights, in place.

@@ -103,13 +103,13 @@ template <class Op> float least_score(const ScoreRow& row, float* scratch) {
 }
 
 // For the projections, lo is tau.  Must match `forward` in rows/operations.h.
-template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch) {
+template <class Op> void find_threshold(const ScoreRow& row, QuantileHint& hint, float* scratch, RowState& s) {
     const float* x = row.x;
     long n = row.n;
     RowStats<Op::selects> stats(x, n);
-    if (stats.has_bad || !Op::valid(row.parameter)) return {NAN, 0, 0, 0, 0, 0};
-    if (stats.unmasked == 0) return {0, 0, 0, 0, 0, 0};
-    RowState s{stats.top, 0, 0, 0, 0, double(stats.unmasked + row.further)};
+    bool is_nan = stats.has_bad || !Op::valid(row.parameter), has_weights = !is_nan && stats.unmasked;
+    s = {is_nan ? NAN : stats.top, 0, 0, 0, 0, has_weights ? double(stats.unmasked + row.further) : 0};
+    if (!has_weights) return;
     if constexpr (Op::selects) {
         long size = padded<float>(n) + lanes<float>;
         Op::find_quantile(n, row.parameter, s, [&](long j) {
@@ -118,7 +118,6 @@ template <class Op> RowState find_threshold(const ScoreRow& row, QuantileHint& h
     }
     if constexpr (Op::power > 0) s.lo = simplex<Op::power>(Scores{x}, n, stats.top, scratch);
     if constexpr (Op::power < 0) find_entmax(row, s, scratch);
-    return s;
 }
 
 // ------------------------------------------------------------------------------------------------ the mass of a score
@@ -218,7 +217,11 @@ template <class Op, class F> INLINE void with_mass(const Parameter& parameter, c
 
 // ------------------------------------------------------------------------------------------------------------ forward
 
-template <class M> NOINLINE long count_support(M mass, const float* x, long n) {
+// These loops copy the mass function from a reference, number by number: by value it would be copied in vectors, which
+// wait for the numbers that were just written.
+
+template <class M> NOINLINE long count_support(const M& function, const float* x, long n) {
+    M mass = function;
     IntVec<float> support{};
     for (long i = 0; i < n; i += lanes<float>) support -= mass.in_support(load(x + i));
     return reduce(support, plus);
@@ -234,12 +237,13 @@ template <class Op> long support_size(const ScoreRow& row, const RowState& s, lo
     }
     if (listed >= 0) return listed;
     long count = 0;
-    with_mass<Op>(row.parameter, s, [&](auto mass) { count = count_support(mass, row.x, row.n); });
+    with_mass<Op>(row.parameter, s, [&](const auto& mass) { count = count_support(mass, row.x, row.n); });
     return count;
 }
 
 // From scores to masses times a factor, in place; returns the sum of the masses.
-template <class M> NOINLINE double compute_masses(M mass, float factor, float* x, long n) {
+template <class M> NOINLINE double compute_masses(const M& function, float factor, float* x, long n) {
+    M mass = function;
     Sum<float> sum;
     for (long i = 0; i < n; i += lanes<float>) {
         Vec<float> v = mass(load(x + i));
@@ -260,7 +264,7 @@ template <class Op, class F> void with_mass_or_fill(const ScoreRow& row, const R
 template <class Op> constexpr bool is_projection = Op::power != 0;
 
 template <class Op> void compute_weights(const ScoreRow& row, RowState& s, float* x) {
-    with_mass_or_fill<Op>(row, s, x, [&](auto mass) {
+    with_mass_or_fill<Op>(row, s, x, [&](const auto& mass) {
         double total = compute_masses(mass, 1, x, row.n);
         if (is_projection<Op>) return;
         s.sum = total;
@@ -271,7 +275,7 @@ template <class Op> void compute_weights(const ScoreRow& row, RowState& s, float
 
 template <class Op> float compute_undivided(const ScoreRow& row, RowState& s, float* x) {
     float divisor = 1;
-    with_mass_or_fill<Op>(row, s, x, [&](auto mass) {
+    with_mass_or_fill<Op>(row, s, x, [&](const auto& mass) {
         // A power of two: products with moderate values do not overflow, and a mass is a normal number if its weight is
         // not zero, so that underflow is gradual and rounds once.
         float factor = is_projection<Op> ? 1 : scale(mass(splat(float(s.m)))[0]) * 0x1p24f;
@@ -285,8 +289,9 @@ template <class Op> float compute_undivided(const ScoreRow& row, RowState& s, fl
 
 // ----------------------------------------------------------------------------------------------------------- as lists
 
-// Row i of the lists, from `from` on: those scores that are in_support(score), in order; a vector of -inf follows.
-template <class F> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, F in_support) {
+// Row i of the lists, from `from` on: the scores in the support, in order; a vector of -inf follows.
+template <class M> NOINLINE void fill(Lists& lists, long i, long from, const ScoreRow& row, const M& function) {
+    M mass = function;
     // Most scores are not: vectors to skip at once.
     constexpr long unroll = 4, n = lanes<float>;
     const float* x = row.x;
@@ -294,7 +299,7 @@ template <class F> NOINLINE void fill(Lists& lists, long i, long from, const Sco
     long c = from;
     auto add = [&](long j) {
         Vec<float> v = load(x + j);
-        IntVec<float> keep = in_support(v);
+        IntVec<float> keep = mass.in_support(v);
         compress<int32_t>(lists.keys + c, first + int32_t(j), keep);
         c += compress<float>(lists.values + c, v, keep);
     };
@@ -303,7 +308,7 @@ template <class F> NOINLINE void fill(Lists& lists, long i, long from, const Sco
         for (; j + unroll * n <= end; j += unroll * n) {
             IntVec<float> some{};
 #pragma GCC unroll 4
-            for (long k = 0; k < unroll; k++) some |= in_support(load(x + j + k * n));
+            for (long k = 0; k < unroll; k++) some |= mass.in_support(load(x + j + k * n));
             if (!all<float>(~some)) for (long k = 0; k < unroll; k++) add(j + k * n);
         }
         for (; j < end; j += n) add(j);
@@ -314,11 +319,13 @@ template <class F> NOINLINE void fill(Lists& lists, long i, long from, const Sco
     lists.count[i] = c - from;
 }
 
+struct WholeRow { INLINE IntVec<float> in_support(Vec<float>) const { return ~IntVec<float>{}; } };
+
 // A row that is NaN throughout, or has no weight at all.
 void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s) {
     if (is_empty(s)) row.n = 0;
     long whole = row.n / lanes<float> * lanes<float>;
-    fill(lists, i, from, row, [](Vec<float>) { return ~IntVec<float>{}; });
+    fill(lists, i, from, row, WholeRow());
     // The last vector was appended to its end.
     if (row.n > whole) {
         for (long t = 0; t < lists.tiles; t++)
@@ -330,17 +337,16 @@ void fill_whole(Lists& lists, long i, long from, ScoreRow row, const RowState& s
 
 template <class Op> void build_list(const ScoreRow& row, const RowState& s, Lists& lists, long i, long from) {
     if (s.unmasked == 0) fill_whole(lists, i, from, row, s);
-    else with_mass<Op>(row.parameter, s, [&](auto mass) {
-        fill(lists, i, from, row, [mass](Vec<float> v) { return mass.in_support(v); });
-    });
+    else with_mass<Op>(row.parameter, s, [&](const auto& mass) { fill(lists, i, from, row, mass); });
 }
 
 // ----------------------------------------------------------------------------------------------------------- backward
 
 // The weights again, with the sum from forward, and the coefficients; to.p may be x.
 template <class M>
-NOINLINE void recompute_weights_with(M mass, double total, bool is_projection, const float* x, long n,
+NOINLINE void recompute_weights_with(const M& function, double total, bool is_projection, const float* x, long n,
     Coefficients to) {
+    M mass = function;
     Quotient<float> quotient(total);
     for (long i = 0; i < n; i += lanes<float>) {
         Vec<float> v = load(x + i), p = mass(v), c, term;
@@ -360,7 +366,7 @@ void fill_nan(long n, Coefficients to) {
 
 template <class Op> void recompute_weights(const ScoreRow& row, const RowState& s, Coefficients to) {
     if (s.unmasked == 0) fill_nan(row.n, to);
-    else with_mass<Op>(row.parameter, s, [&](auto mass) {
+    else with_mass<Op>(row.parameter, s, [&](const auto& mass) {
         recompute_weights_with(mass, s.sum, is_projection<Op>, row.x, row.n, to);
     });
 }
