@@ -19,7 +19,7 @@ struct RowPartition {
     // Rows of a head, rows of a part, and parts of a head.
     long rows, size, count;
     explicit RowPartition(const AttentionCall& call)
-        : rows(call.groups * call.rows), size(rows >= 8 * block_rows ? 4 * block_rows : rows),
+        : rows(call.groups * call.rows), size(rows >= 4 * block_rows ? 2 * block_rows : rows),
           count((rows + size - 1) / size) {}
     long total(const AttentionCall& call) const { return call.batch * call.heads * count; }
 };

@@ -10,10 +10,14 @@
 namespace rsoftmax {
 namespace {
 
-// Measured: the values of so many keys stay in a near cache.
-constexpr long key_tile = 128;
+// So few queries of a head do not pay for copies of its keys and values.
+constexpr long queries_in_place = 24;
+static_assert(queries_in_place <= block_rows);
 // With a larger share of weights that are not zero, dense products are faster; measured.
-constexpr double dense_forward = .55, dense_backward = .42;
+constexpr double dense_forward = has_many_registers ? .32 : .55, dense_backward = .42;
+// Measured: the values of so many keys stay in a near cache.  Short lists prefer larger tiles, and where long ones are
+// dense products, all are short.
+constexpr long key_tile = has_many_registers ? 512 : 128;
 
 // The rows of a matrix as float32, in whole vectors: in place, or a copy filled with zeros.
 struct Rows { const float* data; long row; };

@@ -12,7 +12,7 @@ struct Forward {
     const AttentionCall& call;
     const AttentionFunctions& functions = attention_functions[call.op];
     long q_row, v_row, s_row;
-    // A head has one block of queries: its keys are read once.
+    // A head has one block of few queries: its keys are read once, and keys and values where they lie.
     bool is_one_block;
     float *panels, *values, *q, *o, *s, *scratch;
     Lists lists;
@@ -29,7 +29,7 @@ struct Forward {
 
     Forward(const AttentionCall& call, Memory& memory)
         : call(call), q_row(padded<float>(call.width)), v_row(padded_to_narrow(call.value_width)),
-          s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= block_rows),
+          s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= queries_in_place),
           visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))}, screen(call, memory, s_row) {
         long rows = std::min<long>(block_rows, call.groups * call.rows);
         panels = memory.take<float>((is_one_block ? tile_cols : padded_to_tile(call.length)) * q_row);

@@ -7,7 +7,7 @@
 namespace rsoftmax {
 
 // Queries of a block, a multiple of `tile_rows`.
-constexpr long block_rows = 24;
+constexpr long block_rows = 48;
 
 // The weights of a block that are not zero, row after row, and where each row's part in a tile of keys ends: the parts
 // of one tile are used for all rows before those of the next, so that what belongs to these keys stays in the cache.

@@ -108,8 +108,10 @@ template <class Op> void find_threshold(const ScoreRow& row, QuantileHint& hint,
     long n = row.n;
     RowStats<Op::selects> stats(x, n);
     bool is_nan = stats.has_bad || !Op::valid(row.parameter), has_weights = !is_nan && stats.unmasked;
-    s = {is_nan ? NAN : stats.top, 0, 0, 0, 0, has_weights ? double(stats.unmasked + row.further) : 0};
+    s = {is_nan ? NAN : 0, 0, 0, 0, 0, 0};
     if (!has_weights) return;
+    s.m = stats.top;
+    s.unmasked = stats.unmasked + row.further;
     if constexpr (Op::selects) {
         long size = padded<float>(n) + lanes<float>;
         Op::find_quantile(n, row.parameter, s, [&](long j) {
@@ -295,13 +297,15 @@ template <class M> NOINLINE void fill(Lists& lists, long i, long from, const Sco
     // Most scores are not: vectors to skip at once.
     constexpr long unroll = 4, n = lanes<float>;
     const float* x = row.x;
+    float* values = lists.values;
+    int32_t* keys = lists.keys;
     IntVec<float> first = iota<float>() + int32_t(row.first_key);
     long c = from;
     auto add = [&](long j) {
         Vec<float> v = load(x + j);
         IntVec<float> keep = mass.in_support(v);
-        compress<int32_t>(lists.keys + c, first + int32_t(j), keep);
-        c += compress<float>(lists.values + c, v, keep);
+        compress<int32_t>(keys + c, first + int32_t(j), keep);
+        c += compress<float>(values + c, v, keep);
     };
     for (long t = 0; t < lists.tiles; t++) {
         long j = t * lists.tile, end = std::min(j + lists.tile, row.n);
@@ -314,7 +318,7 @@ template <class M> NOINLINE void fill(Lists& lists, long i, long from, const Sco
         for (; j < end; j += n) add(j);
         lists.ends[i * lists.tiles + t] = c;
     }
-    store(lists.values + c, splat(-inf<float>));
+    store(values + c, splat(-inf<float>));
     lists.start[i] = from;
     lists.count[i] = c - from;
 }
