@@ -131,6 +131,17 @@ def test_native_equals_reference_with_an_edge(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", EDGED)
+def test_tiny_and_huge_edges_and_widths_lose_nothing(name: str, level: str) -> None:
+    """Weights that underflow or overflow before they are divided."""
+    for n in (17, 300):
+        x, g = torch.randn(2, 5, n, generator=torch.Generator().manual_seed(n))
+        values: list[object] = [1e-30, 1e30, torch.full((5, 1), 1e-30)] if name == "t_softmax" else values_of(name, 5)
+        for value, edge in product(values, (1e-42, 1e-30, 1e30)):
+            with case(n, value, edge):
+                check_mapping(name, x, value, g=g, edge=edge)
+
+
+@pytest.mark.parametrize("name", EDGED)
 def test_ties_at_the_threshold_are_those_of_the_reference_at_every_edge(name: str, level: str) -> None:
     """Few distinct values, both zeros among them: the threshold is tied in nearly every row."""
     for n in (1, 2, 3, 8, 20, 33, 80, 81, 129, 256, 257, 600):
