@@ -157,6 +157,7 @@ def test_impossible_requests_say_what_works() -> None:
             "by must be one of 'samples', 'micro', 'label', got 'rows'",
         ),
         (lambda: recall_threshold(u * torch.nan, y, 0.9), r"scores of shape \[50, 5\] contain NaN"),
+        (lambda: recall_threshold(u, 2 * y - 1, 0.9), "y must hold 0 or 1, or NaN where unknown, got -1"),
         (
             lambda: precision_threshold(u, y, 0.9, confidence=missing),
             "not monotone in the threshold; pass conf",

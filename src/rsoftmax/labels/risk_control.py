@@ -320,6 +320,8 @@ def _check(name: str, u: Tensor, y: Tensor, level: float, by: str, confidence: f
         raise ValueError(f"{name}: scores and y must both be [samples, K], got shapes {[*u.shape]} and {[*y.shape]}")
     if u.isnan().any():
         raise ValueError(f"{name}: scores of shape {[*u.shape]} contain NaN; leave out these samples")
+    if len(wrong := y[(y != 0) & (y != 1) & ~y.isnan()]):
+        raise ValueError(f"{name}: y must hold 0 or 1, or NaN where unknown, got {wrong[0]:g}")
     if by not in get_args(By):
         raise ValueError(f"{name}: by must be one of {', '.join(map(repr, get_args(By)))}, got {by!r}")
     for option, value in (("the level", level), ("confidence", 0.5 if confidence is None else confidence)):
