@@ -1,5 +1,6 @@
 """Label trees: more than a thousand labels from the words of texts, with sparse marginals."""
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import scipy.sparse as sp
 import torch
 
 from rsoftmax.labels import LabelModel
-from rsoftmax.labels.models.tree import CANDIDATES, LabelTrees, PooledIsotonic, clusters_of, number_of_clusters
+from rsoftmax.labels.models.tree import (
+    CANDIDATES,
+    LabelTrees,
+    PooledIsotonic,
+    clusters_of,
+    log_mean,
+    log_odds,
+    number_of_clusters,
+)
 
 NUM_LABELS, PER_TEXT = 1024, 3
 
@@ -61,6 +70,36 @@ def test_a_recall_is_guaranteed_among_the_candidates_or_refused(model: LabelMode
     strangers = [[f"label{i % NUM_LABELS:04}"] for i in range(500)]  # no model can find these
     with pytest.raises(ValueError, match="more than the 50 most probable labels"):
         LabelModel.load(tmp_path).guarantee(texts, strangers, recall=0.9)
+
+
+@pytest.mark.train
+def test_the_words_of_a_label_explain_its_log_odds(model: LabelModel) -> None:
+    texts, y = texts_about(size=20, seed=4)
+    for explained, labels in zip(model.explain(texts), y, strict=True):
+        for name, explanation in explained.items():
+            assert explanation.base is not None
+            assert explanation.log_odds is not None
+            assert 1 / (1 + math.exp(-explanation.log_odds)) == pytest.approx(explanation.marginal, abs=1e-5)
+            for parts in (explanation.passages, explanation.sentences):
+                assert explanation.base + sum(part.weight for part in parts) == pytest.approx(explanation.log_odds)
+            if name in labels:
+                assert next(iter(explanation.terms)) == f"word{int(name.removeprefix('label'))}"
+
+
+@pytest.mark.train
+def test_contributions_are_gradients_on_the_way_from_no_feature_to_all(model: LabelModel) -> None:
+    (text, *_), ((label, *_), *_) = texts_about(size=1, seed=5)
+    x, column, at = model.embed([text]), model.names.index(label), (np.arange(400) + 0.5) / 400
+    assert isinstance(model.classifier, LabelTrees)
+    trees, expected = model.classifier.trees, []
+    for term in range(x.nnz):
+        up, down = (sp.vstack([x * one for one in at], "csr") for _ in range(2))
+        up.data[term :: x.nnz] *= 1.01
+        down.data[term :: x.nnz] *= 0.99
+        u_up, u_down = (log_odds(log_mean([tree(rows) for tree in trees]))[:, column].numpy() for rows in (up, down))
+        expected.append(((u_up - u_down) / (0.02 * at)).mean())
+    (contributions, _), *_ = model.classifier.contributions(x, [[column]])
+    assert contributions[:, 0] / contributions.sum() == pytest.approx(np.array(expected) / sum(expected), abs=0.01)
 
 
 def test_clusters_have_equal_sizes_and_hold_similar_labels() -> None:

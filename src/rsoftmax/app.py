@@ -250,12 +250,13 @@ def _labels_tab(model: BaseLabelModel | None) -> None:
         return
     texts = model.modality == "text"
     with gr.Row():
-        item = gr.Textbox(label="Text", lines=4) if texts else gr.Image(label="Image", type="pil", height=320)
+        with gr.Column():
+            item = gr.Textbox(label="Text", lines=4) if texts else gr.Image(label="Image", type="pil", height=320)
+            evidence = gr.HTML(visible=texts)
         with gr.Column(scale=2):
             bars = gr.Plot(show_label=False)
             table = gr.Dataframe(headers=["label", "marginal", "predicted", *other_averages(model)], interactive=False)
     gr.Markdown(EXPLANATION)
-    evidence = gr.HTML(visible=texts)
 
     def labels(item: Any) -> tuple[Figure | None, list[list[str]], str]:
         if not item:

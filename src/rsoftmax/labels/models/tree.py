@@ -9,7 +9,7 @@ clusters are averaged, and held-out texts calibrate the mean.
 Reference: Prabhu et al., Parabel: partitioned label trees for extreme classification (2018).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from warnings import catch_warnings
 
@@ -39,6 +39,7 @@ C = 3.0  # the inverse strength of the ridge penalty
 PASSES = 5  # of LIBLINEAR's dual solver over the texts; until convergence it takes 10 to 25 and ranks no better
 CERTAIN = 10.0  # the score of a label that every text has; those of others are mostly between -1 and 1
 SMALLEST = 0.1  # weights below it are left out
+NODES = 32  # of the quadrature of integrated gradients
 BUCKETS = 1024  # dimensions in which labels are compared
 ROUNDS = 10  # of two-means
 AT_ONCE = 8  # clusters whose classifiers are fitted by one process
@@ -89,12 +90,52 @@ class LabelTrees(SparseClassifier):
     @torch.no_grad()
     def scores(self, x: sp.csr_array) -> Tensor:
         """Calibrated log-odds of the best labels of each text, -inf for the others, [texts, K]."""
-        log_p = torch.stack([tree(x) for tree in self.trees]).logsumexp(0) - np.log(TREES)
+        log_p = log_mean([tree(x) for tree in self.trees])
         lowest = log_p.topk(min(CANDIDATES, log_p.shape[1])).values[:, -1:]
-        log_p = log_p.clamp(max=-torch.finfo(log_p.dtype).eps)
-        log_odds = log_p - torch.log(-torch.expm1(log_p))
-        calibrated: Tensor = self.calibration(log_odds)
+        calibrated: Tensor = self.calibration(log_odds(log_p))
         return calibrated.where(log_p >= lowest, -torch.inf)
+
+    def contributions(
+        self, x: sp.csr_array, labels: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        r"""As in the base class, by integrated gradients, which add up as the terms of a linear function do.
+
+        .. math:: c_t \propto x_t \int_0^1 \frac{\partial u}{\partial x_t}(\alpha x) \, d\alpha
+
+        where u are the log-odds before their calibration, and the constant of each label makes the sum the one after
+        it.
+
+        Reference: Sundararajan et al., Axiomatic attribution for deep networks (2017).
+        """
+        matrices = [(tree.to_clusters.matrix, tree.to_labels.matrix) for tree in self.trees]
+        nodes, weights = (torch.from_numpy(part)[:, None, None] / 2 for part in np.polynomial.legendre.leggauss(NODES))
+        for start, end, chosen in zip(x.indptr[:-1], x.indptr[1:], labels, strict=True):
+            features, values = x.indices[start:end], x.data[start:end, None].astype(np.float64)
+            clusters = [tree.cluster[chosen].numpy() for tree in self.trees]
+            parts = [
+                matrix[features][:, columns].toarray() * values
+                for pair, own in zip(matrices, clusters, strict=True)
+                for matrix, columns in zip(pair, (own, chosen), strict=True)
+            ]
+            biases = [
+                bias.double()
+                for tree, own in zip(self.trees, clusters, strict=True)
+                for bias in (tree.to_clusters.bias[own], tree.to_labels.bias[chosen])
+            ]
+            terms, base = torch.from_numpy(np.stack(parts)), torch.stack(biases)  # [2 trees, features, labels]
+            path = (base + (nodes + 0.5) * terms.sum(1)).requires_grad_()
+            (gradient,) = torch.autograd.grad(self._log_odds(path).sum(), path)
+            shares = ((weights * gradient).sum(0)[:, None] * terms).sum(0)
+            with torch.no_grad():
+                none, every = self.calibration(self._log_odds(torch.stack([base, base + terms.sum(1)])))
+            total = shares.sum(0)
+            scale = ((every - none) / total).where(total != 0, 0)
+            yield (shares * scale).numpy(), none.numpy()
+
+    def _log_odds(self, scores: Tensor) -> Tensor:
+        """Log-odds before calibration from the scores of cluster and label in each tree, [..., 2 trees, labels]."""
+        pairs = zip(self.trees, scores.unflatten(-2, (-1, 2)).unbind(-3), strict=True)
+        return log_odds(log_mean([tree.log_p(*pair.unbind(-2)) for tree, pair in pairs]))  # type: ignore[operator]
 
     def set_threshold(self, threshold: Tensor) -> dict[str, Any]:
         """As in the base class; raises if labels would be needed that have no marginal."""
@@ -162,6 +203,10 @@ class Tree(nn.Module):
         of_clusters = F.logsigmoid(line(self.cluster_line, self.to_clusters(x)))
         return of_clusters[:, self.cluster] + F.logsigmoid(line(self.label_line, self.to_labels(x)))
 
+    def log_p(self, of_cluster: Tensor, of_label: Tensor) -> Tensor:
+        """The log-probability of labels from the scores of their clusters and their own."""
+        return F.logsigmoid(line(self.cluster_line, of_cluster)) + F.logsigmoid(line(self.label_line, of_label))
+
     @torch.no_grad()
     def _fit_lines(self, x: sp.csr_array, y: sp.csr_array) -> None:
         """Calibrate clusters on all held-out texts, and labels on the held-out texts of their clusters."""
@@ -222,6 +267,17 @@ class PooledIsotonic(Sized):
         inside = u.clamp(self.u[0], self.u[-1])
         mapped = np.interp(inside.numpy(), self.u.numpy(), self.log_odds.numpy())
         return torch.from_numpy(mapped).to(u.dtype) + (u - inside)
+
+
+def log_mean(log_p: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of probabilities, given their logarithms."""
+    return torch.stack([*log_p]).logsumexp(0) - np.log(len(log_p))
+
+
+def log_odds(log_p: Tensor) -> Tensor:
+    """Log-odds from the logarithms of probabilities."""
+    log_p = log_p.clamp(max=-torch.finfo(log_p.dtype).eps)
+    return log_p - torch.log(-torch.expm1(log_p))
 
 
 def number_of_clusters(num_labels: int) -> int:
