@@ -1,8 +1,8 @@
-"""The time of multi-label heads, of decoding very many labels, and of ExpectedF1Classifier.
+"""The time of multi-label heads, of decoding very many labels, of ExpectedF1Classifier, and of the labels of texts.
 
 ``heads``: a training step and a prediction with each head of the comparison, on a hidden layer of 128. A step is
-forward, loss, backward and Adam. ``labels``: label sets from sparse marginals, and the cost of ExpectedF1Classifier
-relative to a bare fit.
+forward, loss, backward and Adam. ``labels``: label sets from sparse marginals, the cost of ExpectedF1Classifier
+relative to a bare fit, and the labels of texts.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_multilabel_classification
@@ -18,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor, nn
 
-from rsoftmax.labels import AVERAGES, Decoder, ExpectedF1Classifier, MultiLabelHead, decode_csr
+from rsoftmax.labels import AVERAGES, Decoder, ExpectedF1Classifier, LabelModel, MultiLabelHead, decode_csr
 from rsoftmax_lab.bench.benchmark import Benchmark, Case, Goal, Group, Settings
 from rsoftmax_lab.bench.timing import Call, training_step
 from rsoftmax_lab.comparison import METHODS, Training
@@ -90,15 +91,19 @@ FITS: dict[str, dict[str, Any]] = {
     "one fit, one refit": {"cv": 0.2, "ensemble": False},
 }
 OUT_OF_BAG = {"out of bag": {"cv": "oob"}}  # of forests that draw their samples
+TEXTS, LENGTH = 1_000, 100  # texts to label, and their words
+TRAINED = {28: 1_000, 1_500: 3_000}  # labels, and the texts they are learned from
 
 
 def label_groups(settings: Settings) -> Iterator[Group]:
-    """Decoding by shape and average, and fits by estimator."""
+    """Decoding by shape and average, fits by estimator, and the labels of texts from their words."""
     for (n, labels), average in product(SPARSE[:1] if settings.quick else SPARSE, AVERAGES):
         case = {"mode": f"decoding, {average}", "rows": n, "labels": labels}
         yield Group(case, partial(decoding_calls, average, n, labels), rounds=3)
     for name in ("random forest",) if settings.quick else ESTIMATORS:
         yield Group({"mode": f"fit, {name}", **FITTED}, partial(fit_calls, name), rounds=3)
+    for labels in [*TRAINED][: 1 if settings.quick else None]:
+        yield Group({"mode": "texts", "rows": TEXTS, "labels": labels}, partial(text_calls, labels), rounds=3)
 
 
 def decoding_calls(average: Any, n: int, labels: int) -> Iterator[tuple[Case, Call]]:
@@ -135,6 +140,18 @@ def fit_calls(name: str) -> Iterator[tuple[Case, Call]]:
     for title, options in (FITS | (OUT_OF_BAG if getattr(bare, "bootstrap", False) else {})).items():
         model = ExpectedF1Classifier(bare, random_state=0, **options)
         yield {"method": title}, lambda model=model: clone(model).fit(x, y)  # type: ignore[misc]
+
+
+def text_calls(labels: int) -> Iterator[tuple[Case, Call]]:
+    """The TF-IDF features of texts as the baseline, and their labels."""
+    rng, size = np.random.default_rng(0), TRAINED[labels]
+    topics, words = rng.integers(labels, size=(size, 3)), rng.zipf(1.5, (size, LENGTH)) % 20_000
+    y = [[str(topic) for topic in set(row)] for row in topics.tolist()]
+    rows = zip(topics, words, strict=True)
+    texts = [" ".join([*(f"topic{i}" for i in some), *(f"word{i}" for i in others)]) for some, others in rows]
+    model = LabelModel([str(label) for label in range(labels)]).fit(texts, y)
+    yield {"method": "features"}, lambda: model.embed(texts[:TEXTS])
+    yield {"method": "labels"}, lambda: model.sparse_outputs(texts[:TEXTS])
 
 
 LABELS = Benchmark(
