@@ -461,9 +461,11 @@ def test_predictions_obey_the_rules_of_a_file(text_encoder: Path, tmp_path: Path
     write_csv(table, [("text", "u", "v", "tags"), *tagged])
     rules.write_text('{"implies": {"corn": "grain"}, "exclusive": [["buy", "sell"]]}')
     bounds = ("--min-labels", "1", "--max-labels", "3", "--beta", "2", "--rules", rules)
-    for number, source in enumerate(
-        (("--text", "text"), ("--features", "u,v"), ("--text", "text", "--encoder", text_encoder))
-    ):
+    sources: tuple[tuple[object, ...], ...] = (
+        ("--text", "text"), ("--features", "u,v"), ("--features", "u,v", "--trees"),
+        ("--text", "text", "--encoder", text_encoder),
+    )  # fmt: skip
+    for number, source in enumerate(sources):
         out = tmp_path / f"model{number}"
         rsoftmax("train", table, *source, "--labels", "tags", "--out", out, *bounds)
         for line in rsoftmax("predict", out, table, "--all", "--json").splitlines():

@@ -36,6 +36,9 @@ def train(
     categorical: Annotated[
         str | None, typer.Option(help="Columns of --features whose numbers are categories, comma-separated.")
     ] = None,
+    trees: Annotated[
+        bool, typer.Option("--trees", help="For --features: learn by extra trees in place of networks.")
+    ] = False,
     separator: Annotated[str, typer.Option(help="The separator between the labels of a cell.")] = ";",
     encoder: Annotated[
         str | None,
@@ -95,7 +98,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The random seed.")] = 0,
 ) -> None:
     """Train a multi-label classifier for texts, images or rows of a table, and save it."""
-    from rsoftmax.labels.models.folders import LABELS, TABLE, WORDS, check_writable
+    from rsoftmax.labels.models.folders import FOREST, LABELS, TABLE, WORDS, check_writable
     from rsoftmax.labels.models.tables import read
 
     modality, column = _one_input({"text": text, "image": image, "features": features})
@@ -114,15 +117,21 @@ def train(
     review = _level(accept=accept, reject=reject, **shared)
     is_table, no_level = modality == "features", not guarantee and not review
     is_words = modality == "text" and encoder is None
+    by_network = "--encoder, --image or --features without --trees"
     for name, is_unused, needed in (
         ("--categorical", categorical and not is_table, "--features"),
+        ("--trees", trees and not is_table, "--features"),
         ("--encoder", encoder and is_table, "--text or --image"),
         ("--validation", validation and is_table, "--text or --image"),
         ("--finetune", finetune and (is_table or is_words), "--encoder or --image"),
         ("--attention", attention and (is_table or is_words), "--encoder or --image"),
         ("--max-tokens", max_tokens and (modality != "text" or is_words), "--text and --encoder"),
-        ("--lr", lr is not None and is_words, "--encoder, --image or --features"),
-        ("--batch-size", batch_size is not None and is_words, "--encoder, --image or --features"),
+        ("--lr", lr is not None and (is_words or trees), by_network),
+        (
+            "--batch-size",
+            batch_size is not None and (is_words or trees),
+            by_network,
+        ),
         ("--epochs", epochs is not None and not finetune, "--finetune"),
         *(
             (f"--{name}", value is not None and no_level, "--recall, --precision, --accept or --reject")
@@ -144,7 +153,7 @@ def train(
         if is_refused and refused_with:
             raise typer.BadParameter(f"{reason}; leave it out", param_hint=f"--{name.replace('_', '-')}")
     with usage_errors("--out"):
-        check_writable(out, TABLE if is_table else WORDS if is_words else LABELS)
+        check_writable(out, FOREST if trees else TABLE if is_table else WORDS if is_words else LABELS)
     with usage_errors("DATA"):
         table = read(data)
         categories = _categories(table, column, categorical) if categorical else None
@@ -158,7 +167,7 @@ def train(
     with usage_errors("DATA"):
         every = y + (added[1] if added else []) + (held_out[1] if held_out else [])
         names = _names(table, every, labels, separator)
-    model = _new_model(modality, column, names, decoding, encoder, max_tokens)
+    model = _new_model(modality, column, names, decoding, encoder, max_tokens, trees)
     _report_broken_rules(y, decoding)
     if attention is not None:
         with usage_errors("--attention"):
@@ -188,7 +197,7 @@ def train(
         options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
     try:
         with item_errors(table, items):
-            model.fit(items, y, **settings, **({} if is_words else _training(finetune, options)))
+            model.fit(items, y, **settings, **({} if is_words or trees else _training(finetune, options)))
     except KeyboardInterrupt:
         left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"
         typer.echo(f"\nstopped: {left}", err=True)
@@ -307,7 +316,13 @@ def _report_broken_rules(y: list[list[str]], rules: dict[str, Any]) -> None:
 
 
 def _new_model(
-    modality: str, column: str, names: list[str], decoding: dict[str, Any], encoder: str | None, max_tokens: int | None
+    modality: str,
+    column: str,
+    names: list[str],
+    decoding: dict[str, Any],
+    encoder: str | None,
+    max_tokens: int | None,
+    trees: bool,
 ) -> "BaseLabelModel":
     from rsoftmax import labels
     from rsoftmax.labels.constraints import options_by_index
@@ -319,7 +334,8 @@ def _new_model(
         Decoder(len(names), **options_by_index(names, decoding))
     if modality == "features":
         with usage_errors("--features"):
-            return labels.TableModel([name.strip() for name in column.split(",")], names, **decoding)
+            kind = labels.ForestModel if trees else labels.TableModel
+            return kind([name.strip() for name in column.split(",")], names, **decoding)
     if modality == "text" and encoder is None:
         return labels.LabelModel(names, **decoding)
     source = encoder or IMAGE_ENCODER

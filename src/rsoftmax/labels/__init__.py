@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from rsoftmax.labels.models.base import *  # noqa: F403
     from rsoftmax.labels.models.encoder_model import *  # noqa: F403
     from rsoftmax.labels.models.explanation import *  # noqa: F403
+    from rsoftmax.labels.models.forest import *  # noqa: F403
     from rsoftmax.labels.models.table import *  # noqa: F403
     from rsoftmax.labels.models.text_model import *  # noqa: F403
     from rsoftmax.labels.review import *  # noqa: F403
@@ -62,6 +63,7 @@ else:
             "models.base": "LabelNetwork BaseLabelModel indicator",
             "models.encoder_model": "EncoderModel EncoderModelConfig EncoderModelOutput",
             "models.explanation": "Explanation Passage",
+            "models.forest": "ForestModel",
             "models.table": "TableModel",
             "models.text_model": "LabelModel",
             "estimators.classifier": "SparseLabelClassifier",

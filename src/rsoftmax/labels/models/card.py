@@ -40,7 +40,8 @@ def model_card(settings: dict[str, Any]) -> str:
     """
     scores = settings.get("evaluation")
     evaluation = _evaluation(scores) if scores else "Not evaluated: the model was not trained by `fit`."
-    about = {"rsoftmax-table": _about_table, "rsoftmax-words": _about_words}.get(settings["model_type"], _about_encoder)
+    kinds = {"rsoftmax-table": _about_table, "rsoftmax-forest": _about_table, "rsoftmax-words": _about_words}
+    about = kinds.get(settings["model_type"], _about_encoder)
     return TEMPLATE.format(**about(settings), evaluation=evaluation)
 
 
@@ -50,7 +51,7 @@ def _about_table(settings: dict[str, Any]) -> dict[str, str]:
     counts = f"{count_of(len(settings['labels']), 'label')} from {count_of(len(features), 'feature')}"
     return {
         "library": "rsoftmax",
-        "model": "TableModel",
+        "model": "ForestModel" if settings["model_type"] == "rsoftmax-forest" else "TableModel",
         "items": "tabular rows",
         "description": f"A multi-label classifier for tabular rows: {counts} ({', '.join(map(printable, features))}).",
         "example": f"[{', '.join(cells)}]",

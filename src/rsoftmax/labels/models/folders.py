@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
 
 WEIGHTS, SETTINGS, CARD = "model.safetensors", "config.json", "README.md"
-LABELS, TABLE, WORDS = "rsoftmax-labels", "rsoftmax-table", "rsoftmax-words"
-KINDS = {LABELS: "EncoderModel", TABLE: "TableModel", WORDS: "LabelModel"}
+ESTIMATOR = "model.skops"  # in place of the weights: trees
+LABELS, TABLE, FOREST, WORDS = "rsoftmax-labels", "rsoftmax-table", "rsoftmax-forest", "rsoftmax-words"
+KINDS = {LABELS: "EncoderModel", TABLE: "TableModel", FOREST: "ForestModel", WORDS: "LabelModel"}
 """The kinds of saved models: ``model_type`` in config.json, and the class in ``rsoftmax.labels`` that loads them."""
 UNFINISHED, COMMITTED = ".rsoftmax-unfinished-", ".rsoftmax-committed"
 
@@ -50,7 +51,7 @@ def read_settings(folder: Path, kind: str | None = None) -> dict[str, Any]:
         ValueError: if it is of another kind, or was saved by a newer version.
     """
     _finish(folder)
-    for name in (SETTINGS, WEIGHTS):
+    for name in (SETTINGS, ESTIMATOR if kind_of(folder) == FOREST else WEIGHTS):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} has no {name}; `rsoftmax train --out {folder}` saves a model there")
     settings, saved = _settings(folder), kind_of(folder)

@@ -21,6 +21,7 @@ from rsoftmax.labels.estimators.meta import LabelMetaClassifier, last_step
 from rsoftmax.labels.estimators.risk_control import RiskControlledClassifier
 from rsoftmax.labels.models.base import ROUNDING, BaseLabelModel, NetworkModel
 from rsoftmax.labels.models.folders import replacing
+from rsoftmax.labels.models.forest import ForestModel
 
 try:
     import onnx
@@ -46,9 +47,9 @@ def export(model: BaseLabelModel | LabelMetaClassifier, path: str | Path) -> Non
     """Export a model, and check that ONNX Runtime predicts the same before the file appears.
 
     Args:
-        model: a :class:`rsoftmax.labels.EncoderModel` or :class:`rsoftmax.labels.TableModel`; or an
-            :class:`rsoftmax.labels.ExpectedF1Classifier` or :class:`rsoftmax.labels.RiskControlledClassifier` whose
-            estimators skl2onnx can convert, for numeric features.
+        model: a :class:`rsoftmax.labels.EncoderModel`, :class:`rsoftmax.labels.TableModel` or
+            :class:`rsoftmax.labels.ForestModel`; or an :class:`rsoftmax.labels.ExpectedF1Classifier` or
+            :class:`rsoftmax.labels.RiskControlledClassifier` of numeric features whose estimators skl2onnx can convert.
         path: the file to write.
 
     Raises:
@@ -61,9 +62,12 @@ def export(model: BaseLabelModel | LabelMetaClassifier, path: str | Path) -> Non
     path = Path(path)
     if not path.resolve().parent.is_dir() or path.is_dir():
         raise FileNotFoundError(f"cannot write {path}: name a file in an existing folder")
-    if isinstance(model, LabelMetaClassifier):
-        proto, inputs, metadata = _of_estimator(model)
-        predict = _estimator_marginals(model)
+    if isinstance(model, LabelMetaClassifier | ForestModel):
+        estimator = model.classifier if isinstance(model, ForestModel) else model
+        proto, inputs, metadata = _of_estimator(estimator)
+        if isinstance(model, ForestModel):
+            metadata["features"] = model.config.encoded
+        predict = _estimator_marginals(estimator)
     elif isinstance(model, NetworkModel):
         proto, inputs, metadata = _of_network(model)
         predict = _network_marginals(model)

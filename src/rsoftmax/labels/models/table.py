@@ -17,7 +17,7 @@ from rsoftmax.labels.estimators.classifier import SparseLabelClassifier
 from rsoftmax.labels.estimators.ensemble import fit_mergeable, merge
 from rsoftmax.labels.estimators.features import Preprocessing
 from rsoftmax.labels.evaluation import Evaluation
-from rsoftmax.labels.models.base import LabelNetwork, Labels, NetworkModel, Part, check_names
+from rsoftmax.labels.models.base import BaseLabelModel, LabelNetwork, Labels, NetworkModel, Part, check_names
 from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.models.folders import SETTINGS, TABLE, WEIGHTS, read_settings, write
 from rsoftmax.labels.rules import Output
@@ -67,7 +67,67 @@ class TableConfig:
         return numbers + [f"{name}={value}" for name, values in self.categories.items() for value in values]
 
 
-class TableModel(NetworkModel, nn.Module):
+class RowModel(BaseLabelModel):
+    """A label model of rows: subclasses learn from the numbers that :meth:`encode_rows` returns."""
+
+    config: TableConfig
+
+    def __init__(
+        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro", **options: Any
+    ) -> None:
+        super().__init__()
+        self.labels = None if labels is None else check_names(labels)
+        self.options = {"average": average, **options}
+        self.config = TableConfig(check_names(features, "features"), self.labels or [])
+        if self.labels is not None:
+            Decoder(len(self.labels), **options_by_index(self.labels, self.options))
+
+    def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
+        """Train on rows, as in :meth:`BaseLabelModel.fit`.
+
+        Args:
+            items: a value for each feature; a column contains numbers only, or texts only.
+            y: the names for each row, or a matrix of 0 and 1.
+            settings: validation, guarantee, review, added, random_state, verbose, and those of the estimator.
+        """
+        self.config.labels = self.labels or sorted({name for labels in y for name in labels})
+        self.config.categories = _categories(items, self.config.features)
+        return super().fit(items, y, **settings)
+
+    @property
+    def modality(self) -> Literal["features"]:
+        """Rows of features."""
+        return "features"
+
+    def check(self, items: Rows) -> Rows:
+        """The rows; raises unless all have finite numbers and texts where they belong."""
+        self.encode_rows(items)
+        return items
+
+    def encode_rows(self, rows: Rows) -> Tensor:
+        """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
+        features, categories = self.config.features, self.config.categories
+        if wrong := [len(row) for row in rows if len(row) != len(features)]:
+            raise ValueError(
+                f"{type(self).__name__}: expected {len(features)} features per row, {features}, got {wrong[0]}"
+            )
+        numbers = [i for i, name in enumerate(features) if name not in categories]
+        cells = [[row[i] for i in numbers] for row in rows] if categories else rows
+        x = [_numbers(cells, [features[i] for i in numbers])]
+        for name, values in categories.items():
+            texts = [str(row[features.index(name)]) for row in rows]
+            if unknown := sorted(set(texts) - set(values)):
+                listed = list_names(map(repr, unknown))
+                warnings.warn(
+                    f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=1
+                )
+            x.append(
+                torch.tensor([[float(text == value) for value in values] for text in texts]).reshape(-1, len(values))
+            )
+        return torch.cat(x, 1)
+
+
+class TableModel(RowModel, NetworkModel, nn.Module):
     """A multi-label classifier for the rows of a table: preprocessing, one network, the names of the labels.
 
     Args:
@@ -87,41 +147,14 @@ class TableModel(NetworkModel, nn.Module):
     1 for each of its values; values that did not occur in training become zeros, with a warning.
     """
 
-    def __init__(
-        self, features: Sequence[str], labels: Sequence[str] | None = None, average: Average = "micro", **options: Any
-    ) -> None:
-        super().__init__()
-        self.labels = None if labels is None else check_names(labels)
-        self.options = {"average": average, **options}
-        self.config = TableConfig(check_names(features, "features"), self.labels or [])
-        if self.labels is not None:
-            Decoder(len(self.labels), **options_by_index(self.labels, self.options))
-
-    def fit(self, items: Rows, y: Labels, **settings: Any) -> Self:
-        """Train on rows, as in :meth:`NetworkModel.fit`.
-
-        Args:
-            items: a value for each feature; a column contains numbers only, or texts only.
-            y: the names for each row, or a matrix of 0 and 1.
-            settings: validation, guarantee, random_state, verbose, and those of :class:`SparseLabelClassifier`.
-        """
-        self.config.labels = self.labels or sorted({name for labels in y for name in labels})
-        self.config.categories = _categories(items, self.config.features)
-        return super().fit(items, y, **settings)
-
-    def check(self, items: Rows) -> Rows:
-        """The rows; raises unless all have finite numbers and texts where they belong."""
-        self._encode(items)
-        return items
-
     def train_on(
         self, items: Rows, y: Tensor, validation: Part | None, *, random_state: int, verbose: bool, **settings: Any
     ) -> Evaluation:
         """Train a :class:`SparseLabelClassifier` and take over its networks, merged into one, and its evaluation."""
         settings |= {"random_state": random_state, "verbose": int(verbose)}
         classifier = SparseLabelClassifier(**self.options | settings)
-        held_out = None if validation is None else (self._encode(validation[0]), validation[1])
-        return self._take_over(fit_mergeable(classifier, self._encode(items), y, self.names, held_out))
+        held_out = None if validation is None else (self.encode_rows(validation[0]), validation[1])
+        return self._take_over(fit_mergeable(classifier, self.encode_rows(items), y, self.names, held_out))
 
     @classmethod
     def from_classifier(cls, classifier: SparseLabelClassifier, features: Sequence[str], labels: Sequence[str]) -> Self:
@@ -150,11 +183,6 @@ class TableModel(NetworkModel, nn.Module):
         self.eval()
         return classifier.evaluation_.rename(self.names)
 
-    @property
-    def modality(self) -> Literal["features"]:
-        """Rows of features."""
-        return "features"
-
     def example(self) -> dict[str, Tensor]:
         """Two rows near the medians of the training data."""
         middle = self.preprocessing.quantiles[:, self.preprocessing.quantiles.shape[1] // 2].float()
@@ -173,7 +201,7 @@ class TableModel(NetworkModel, nn.Module):
     def embed(self, items: Rows, *, verbose: bool = False) -> Tensor:
         """Encoded and preprocessed rows."""
         self._check_fitted()
-        return torch.cat([self.preprocessing(part) for part in self._encode(items).split(ROWS_AT_ONCE)])
+        return torch.cat([self.preprocessing(part) for part in self.encode_rows(items).split(ROWS_AT_ONCE)])
 
     def save(self, folder: str | Path) -> None:
         """Save weights, settings and a model card as one folder, in a single step.
@@ -213,26 +241,6 @@ class TableModel(NetworkModel, nn.Module):
     def _check_fitted(self) -> None:
         if not hasattr(self, "network"):
             raise ValueError("TableModel: not trained yet; call fit")
-
-    def _encode(self, rows: Rows) -> Tensor:
-        """Rows as a tensor: the columns of numbers, then a column of 0 and 1 for each category."""
-        features, categories = self.config.features, self.config.categories
-        if wrong := [len(row) for row in rows if len(row) != len(features)]:
-            raise ValueError(f"TableModel: expected {len(features)} features per row, {features}, got {wrong[0]}")
-        numbers = [i for i, name in enumerate(features) if name not in categories]
-        cells = [[row[i] for i in numbers] for row in rows] if categories else rows
-        x = [_numbers(cells, [features[i] for i in numbers])]
-        for name, values in categories.items():
-            texts = [str(row[features.index(name)]) for row in rows]
-            if unknown := sorted(set(texts) - set(values)):
-                listed = list_names(map(repr, unknown))
-                warnings.warn(
-                    f"the column {name!r} holds values that did not occur in training: {listed}", stacklevel=1
-                )
-            x.append(
-                torch.tensor([[float(text == value) for value in values] for text in texts]).reshape(-1, len(values))
-            )
-        return torch.cat(x, 1)
 
 
 def _categories(rows: Rows, features: Sequence[str]) -> dict[str, list[str]]:
