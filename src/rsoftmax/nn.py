@@ -331,7 +331,7 @@ class Pooled(NamedTuple):
 class SparsePooling(nn.Module):
     r"""Pools a set of instances into one vector for each label: label-wise attention with exact zeros.
 
-    .. math:: a_k = \mathrm{mapping}(s_k(x_1), \dots, s_k(x_n)), \qquad h_k = \sum_i a_{ki} x_i
+    .. math:: a_k = \mathrm{mapping}(s_k(x_1), \ldots, s_k(x_n)), \qquad h_k = \sum_i a_{ki} x_i
 
     Instances are what an item consists of: the windows of a long text, the patches of an image, the members of a bag in
     multiple-instance learning. Those with weight are the evidence for a label.
