@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import math
 import pickle
 import re
 from typing import Any
@@ -18,6 +19,7 @@ from rsoftmax import (
     MODULES,
     MappingModule,
     MappingSpec,
+    Router,
     RSoftmax,
     Sparsehourglass,
     Sparsemax,
@@ -288,3 +290,105 @@ def test_a_pooling_takes_the_parameters_of_its_mapping_and_no_others() -> None:
         SparsePooling(queries, "k_softmax", r=0.5)
     with pytest.raises(TypeError, match="mask must be"):
         pooling_of(MAPPINGS["sparsemax"])(torch.randn(4, 6).double(), mask=torch.ones(4))
+
+
+def router_of(mapping: MappingSpec, **options: Any) -> Router:
+    torch.manual_seed(0)
+    options |= {mapping.parameter.name: mapping.parameter.example} if mapping.parameter else {}
+    return Router(6, 5, mapping.name, **options).double()
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_a_router_has_the_weights_of_its_mapping_and_counts_what_is_not_zero(mapping: MappingSpec) -> None:
+    x, router = torch.randn(2, 7, 6, dtype=torch.float64), router_of(mapping)
+    routing = router(x)
+    assert_close(routing.weights, router.mapping(router.scorer(x)))
+    assert_close(routing.n_experts, routing.weights.count_nonzero(-1).double())
+    weights, indices = routing.selected()
+    assert weights.shape[-1] == routing.weights.count_nonzero(-1).max()
+    assert_close(torch.zeros_like(routing.weights).scatter(-1, indices, weights), routing.weights)
+    mean = routing.n_experts.mean()
+    assert_close(routing.budget_loss(0.5), (mean - 0.5).clamp(min=0))
+    assert routing.budget_loss(5.0) == 0
+    share = (routing.weights > 0).double().mean((0, 1)) / mean
+    assert_close(routing.balance_loss(), 5 * share @ router.scorer(x).softmax(-1).mean((0, 1)))
+    if mapping.parameter:  # at first every token has the same parameter
+        assert_close(router_of(mapping, per_token=True)(x).weights, router_of(mapping, learnable=True)(x).weights)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_masked_tokens_of_a_router_have_no_expert_and_no_influence(mapping: MappingSpec) -> None:
+    router, x = router_of(mapping, **({"per_token": True} if mapping.parameter else {})), torch.randn(2, 4, 6).double()
+    mask = torch.tensor([[True, True, False, True], [False, False, False, False]])
+    x[~mask] = math.nan
+    routing, alone = router(x, mask=mask), router(x[mask])
+    assert not routing.weights[~mask].any()
+    assert not routing.n_experts[~mask].any()
+    gradients = []
+    for some in (routing, alone):
+        loss = some.budget_loss(0.5) + some.balance_loss() + some.weights.square().sum()
+        parameters = list(router.parameters())
+        gradients.append((loss, *torch.autograd.grad(loss, parameters, materialize_grads=True)))
+    assert_close(*gradients)
+    assert all(gradient.isfinite().all() for gradient in gradients[0])
+    nobody = router(x, mask=mask & False)
+    assert nobody.budget_loss(1.0) == nobody.balance_loss() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "of_parameter"), [("k_softmax", lambda k: k), ("r_softmax", lambda r: 5 * (1 - r)), ("budget", None)]
+)
+def test_the_number_of_experts_has_the_gradient_of_its_expectation(name: str, of_parameter: Any) -> None:
+    router, x = router_of(MAPPINGS[name], per_token=True), torch.randn(9, 6, dtype=torch.float64)
+    torch.nn.init.normal_(router.shift.weight)
+    raw = router.mapping.raw_value + router.shift(x)
+    value = MAPPINGS[name].parameter.domain.constrain(raw)
+    p = MAPPINGS[name].function(router.scorer(x), value)
+    expected = of_parameter(value) if of_parameter else p.sum(-1).square() / p.square().sum(-1)
+    parameters = [router.mapping.raw_value, router.shift.weight]
+    found = torch.autograd.grad(router(x).n_experts.sum(), parameters)
+    assert_close(found, torch.autograd.grad(expected.sum(), parameters))
+
+
+@pytest.mark.parametrize("name", ["k_softmax", "r_softmax", "sparsegen_lin", "t_softmax", "entmax"])
+def test_the_budget_loss_alone_leads_to_the_budget(name: str) -> None:
+    parameter = {"k_softmax": 20.0, "r_softmax": 0.01, "sparsegen_lin": -9.0, "t_softmax": 9.0, "entmax": 1.1}[name]
+    torch.manual_seed(0)
+    router = Router(6, 8, name, per_token=True, **{MAPPINGS[name].parameter.name: parameter})
+    x, optimizer = torch.randn(64, 6), torch.optim.Adam(router.parameters(), lr=0.1)
+    assert router(x).n_experts.mean() >= 7
+    for _ in range(150):
+        optimizer.zero_grad()
+        router(x).budget_loss(3.0).backward()
+        optimizer.step()
+    assert 1.5 < router(x).n_experts.mean() <= 3.3
+
+
+def test_the_balance_loss_finds_experts_that_have_no_token() -> None:
+    torch.manual_seed(0)
+    router = Router(6, 4, "k_softmax", k=1)
+    with torch.no_grad():
+        router.scorer.weight[0] += 3  # the first expert takes them all
+    x, optimizer = torch.rand(256, 6), torch.optim.Adam(router.parameters(), lr=0.05)
+    assert router(x).balance_loss() > 3.9
+    for _ in range(150):
+        optimizer.zero_grad()
+        router(x).balance_loss().backward()
+        optimizer.step()
+    assert router(x).weights.count_nonzero(0).min() > 0
+
+
+def test_a_router_keeps_the_dtype_compiles_and_refuses_what_it_cannot_do() -> None:
+    router, x = Router(6, 5, "r_softmax", per_token=True, r=0.5), torch.randn(4, 6)
+    compiled = torch.compile(router, backend="aot_eager", fullgraph=True)
+    assert_close(tuple(compiled(x)), tuple(router(x)))
+    half = router.bfloat16()(x.bfloat16())
+    assert [tensor.dtype for tensor in half] == [torch.bfloat16, torch.float32, torch.float32]
+    assert half.balance_loss().dtype == torch.float32
+    assert Router(6, 5)(x[:0]).selected()[0].shape == (0, 0)
+    with pytest.raises(ValueError, match="Router: unknown mapping 'max'; choose one of softmax, "):
+        Router(6, 5, "max")
+    with pytest.raises(ValueError, match="Router: sparsemax has no parameter to predict for each token"):
+        Router(6, 5, "sparsemax", per_token=True)
+    with pytest.raises(TypeError, match="mask must be"):
+        router.float()(x, mask=torch.ones(4))

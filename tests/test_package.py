@@ -59,7 +59,17 @@ def test_a_mapping_is_imported_without_modules_and_attention() -> None:
 def test_the_public_names() -> None:
     mapped = {*MAPPINGS, *MODULES, "weighted_softmax"}
     modules = {"attention", "kernels", "labels", "losses", "nn", "registry"}
-    others = {"MAPPINGS", "MODULES", "MappingModule", "MappingSpec", "Pooled", "SparsePooling", "use_kernels"}
+    others = {
+        "MAPPINGS",
+        "MODULES",
+        "MappingModule",
+        "MappingSpec",
+        "Pooled",
+        "Router",
+        "Routing",
+        "SparsePooling",
+        "use_kernels",
+    }
     assert set(PUBLIC) == mapped | modules | others
     assert set(PUBLIC) <= set(dir(rsoftmax))
     given: dict[str, object] = {}

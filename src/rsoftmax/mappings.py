@@ -179,6 +179,7 @@ _r_softmax = row_function("r_softmax")
     options=(EDGE,),
     zeros="r: exactly k of n at r = k/n",
     source="Bałazy et al. 2023, eq. 3",
+    nonzeros=lambda r, n: (1 - r) * n,
 )
 def r_softmax(
     x: Tensor,
@@ -240,6 +241,7 @@ _k_softmax = row_function("k_softmax")
     options=(EDGE,),
     zeros="k: all but k",
     source="this library",
+    nonzeros=lambda k, n: k,
 )
 def k_softmax(x: Tensor, k: Value, dim: int = -1, *, edge: float = math.inf, mask: Tensor | None = None) -> Tensor:
     r"""Softmax with a number of nonzeros that you choose: the ``k`` largest entries stay.

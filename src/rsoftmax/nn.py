@@ -18,7 +18,8 @@ learned is a buffer, ``value``: it is moved and saved with the module, and a sch
 without recompiling. Changing a number causes one recompilation, because torch treats it as a constant at first.
 
 The classes below show editors and type checkers their arguments. A mapping that is registered elsewhere has a module,
-too: ``MODULES`` has them all, by class name. :class:`SparsePooling` uses any of them to pool a set of instances.
+too: ``MODULES`` has them all, by class name. :class:`SparsePooling` uses any of them to pool a set of instances, and
+:class:`Router` to choose the experts of a token.
 """
 
 import math
@@ -31,8 +32,8 @@ import torch
 from torch import Tensor, nn
 
 from rsoftmax._rows import ParamSpec, inside_domain
-from rsoftmax._tensors import Value, at_least_float32, copy_into, is_eager_cpu
-from rsoftmax.mappings import MAPPINGS, MappingSpec
+from rsoftmax._tensors import Value, at_least_float32, copy_into, is_eager_cpu, mask_to_neg_inf
+from rsoftmax.mappings import MAPPINGS, MappingSpec, softmax
 
 __all__ = [
     "MODULES",
@@ -45,6 +46,8 @@ __all__ = [
     "Normmax",
     "Pooled",
     "RSoftmax",
+    "Router",
+    "Routing",
     "SinkSoftmax",
     "Softmax",
     "Softpick",
@@ -369,10 +372,8 @@ class SparsePooling(nn.Module):
 
     def __init__(self, scorer: nn.Module, mapping: str = "sparsemax", **parameter: Any) -> None:
         super().__init__()
-        if mapping not in MAPPINGS:
-            raise ValueError(f"SparsePooling: unknown mapping {mapping!r}; choose one of {', '.join(MAPPINGS)}")
         self.scorer = scorer
-        self.mapping = module_of(MAPPINGS[mapping])(**parameter)
+        self.mapping = _module("SparsePooling", mapping, parameter)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Pooled:
         """Pool instances [..., n, d] for each label."""
@@ -389,6 +390,135 @@ class SparsePooling(nn.Module):
     def _weights(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         weights: Tensor = self.mapping(scores.transpose(-1, -2), mask=None if mask is None else mask.unsqueeze(-2))
         return weights
+
+
+class Routing(NamedTuple):
+    r"""What :class:`Router` returns.
+
+    Attributes:
+        weights: [..., E], the weight of each expert: exactly zero for most of them.
+        logits: [..., E], in at least float32; -inf for a masked token.
+        n_experts: [...], the number of experts of each token, with the gradient of its expected number. That is
+            k for ``k_softmax`` and (1 - r) E for ``r_softmax``; where the data decide, the effective number
+            :math:`(\sum p)^2 / \sum p^2`, which is m for m equal weights and less if some of them are small.
+    """
+
+    weights: Tensor
+    logits: Tensor
+    n_experts: Tensor
+
+    def selected(self) -> tuple[Tensor, Tensor]:
+        """Weights and indices [..., m] of the experts of each token, the highest weight first.
+
+        m is the largest number of experts of a token; one with fewer has weights of zero at the end.
+        """
+        used = int(self.n_experts.max()) if self.n_experts.numel() else 0
+        weights, indices = self.weights.topk(used)
+        return weights, indices
+
+    def budget_loss(self, budget: float) -> Tensor:
+        """By how much the mean number of experts of a token exceeds the budget."""
+        return (self.n_experts.sum() / self._tokens() - budget).clamp(min=0)
+
+    def balance_loss(self) -> Tensor:
+        r"""The loss of Switch Transformers, :math:`E \sum_e f_e P_e`: 1 if all experts are used equally, up to E.
+
+        :math:`f_e` is the share of an expert in all choices, :math:`P_e` its mean in the softmax of the logits: it has
+        a gradient for experts without a token, too.
+        """
+        chosen = (self.weights > 0).flatten(0, -2).sum(0)
+        mean = softmax(self.logits).flatten(0, -2).sum(0) / self._tokens()
+        return chosen.numel() * (chosen / chosen.sum().clamp(min=1) * mean).sum()
+
+    def _tokens(self) -> Tensor:
+        return (self.logits != -math.inf).any(-1).sum().clamp(min=1)
+
+
+class Router(nn.Module):
+    r"""Chooses the experts of each token in a mixture of experts, with exact zeros and a gradient through their number.
+
+    .. math:: p = \mathrm{mapping}(W x), \qquad y = \sum_{e:\, p_e > 0} p_e \, \mathrm{expert}_e(x)
+
+    Top-k gives every token the same number of experts, which has no gradient. The parameter of a mapping can be
+    learned for the layer (``learnable=True``) or predicted for each token (``per_token=True``).
+
+    Args:
+        width: the width of a token.
+        experts: their number E.
+        mapping: a name in ``MAPPINGS``.
+        per_token: predict the parameter for each token, by a linear layer on the real line that maps onto its domain.
+            At first all tokens have the one given, or the table's example.
+        parameter: the parameter and options of the mapping, and ``learnable``, as its module takes them: ``k=2.0``.
+
+    Returns:
+        From tokens x [..., width] and a mask [...], True = keep: :class:`Routing`.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> router, x = Router(16, 8, "sparsegen_lin", lam=0.5, per_token=True), torch.randn(3, 16)
+        >>> routing = router(x)
+        >>> weights, indices = routing.selected()  # as mixtures of Transformers take them
+        >>> weights.detach(), indices
+        (tensor([[1.0000, 0.0000, 0.0000, 0.0000, 0.0000],
+                [0.8834, 0.1166, 0.0000, 0.0000, 0.0000],
+                [0.5644, 0.1969, 0.1306, 0.0903, 0.0178]]), tensor([[3, 6, 5, 4, 7],
+                [4, 7, 5, 0, 6],
+                [1, 0, 4, 5, 2]]))
+        >>> routing.n_experts.detach()
+        tensor([1., 2., 5.])
+        >>> loss = 0.01 * routing.balance_loss() + 0.1 * routing.budget_loss(2.0)  # to be added to that of the task
+
+    A masked token has no expert and does not count in the losses.
+
+    References: Zhuang et al., LD-MoLE (2025), for sparsegen with a parameter for each token; Fedus et al., Switch
+    Transformers (2022), for the balance.
+    """
+
+    def __init__(
+        self, width: int, experts: int, mapping: str = "sparsemax", *, per_token: bool = False, **parameter: Any
+    ) -> None:
+        super().__init__()
+        if per_token and mapping in MAPPINGS and MAPPINGS[mapping].parameter is None:
+            raise ValueError(f"Router: {mapping} has no parameter to predict for each token")
+        self.scorer = nn.Linear(width, experts, bias=False)
+        self.mapping = _module("Router", mapping, parameter | ({"learnable": True} if per_token else {}))
+        self.shift: nn.Linear | None = None
+        if per_token:
+            self.shift = nn.Linear(width, 1, bias=False)
+            nn.init.zeros_(self.shift.weight)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Routing:
+        """Choose the experts of tokens [..., width]."""
+        x, keep = _without_masked(x, mask), None if mask is None else mask.unsqueeze(-1)
+        logits, value = self.scorer(x), self._value(x)
+        weights = self.mapping(logits, *([] if value is None else [value]), mask=keep).to(logits.dtype)
+        return Routing(weights, mask_to_neg_inf(logits, keep), self._number(weights, value))
+
+    def _value(self, x: Tensor) -> Value | None:
+        """The parameter, [..., 1] if it is predicted for each token."""
+        if self.shift is None:
+            return getattr(self.mapping, "current_value", None)
+        raw = self.mapping.raw_value + self.shift(x)
+        predicted: Tensor = self.mapping.mapping.parameter.domain.constrain(raw.to(at_least_float32(raw.dtype)))
+        return predicted
+
+    def _number(self, p: Tensor, value: Value | None) -> Tensor:
+        """The number of weights that are not zero, with the gradient of its expected value."""
+        p = p.to(at_least_float32(p.dtype))
+        number, of_parameter = (p > 0).sum(-1), self.mapping.mapping.nonzeros
+        if of_parameter is None:
+            expected = p.sum(-1).square() / p.square().sum(-1).clamp(min=torch.finfo(p.dtype).tiny)
+        else:
+            expected = torch.as_tensor(of_parameter(value, p.shape[-1]), device=p.device)
+            expected = expected.expand(*p.shape[:-1], 1).squeeze(-1).to(p.dtype)
+        return number + torch.where(number > 0, expected - expected.detach(), 0)
+
+
+def _module(caller: str, mapping: str, parameter: dict[str, Any]) -> Any:
+    """The module of a mapping by its name."""
+    if mapping not in MAPPINGS:
+        raise ValueError(f"{caller}: unknown mapping {mapping!r}; choose one of {', '.join(MAPPINGS)}")
+    return module_of(MAPPINGS[mapping])(**parameter)
 
 
 def _without_masked(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -72,6 +72,7 @@ class MappingSpec:
         shift_invariant: adding a constant to a row changes nothing.
         keeps_order: a higher logit never gets a lower probability.
         sums_to_one: every row with an unmasked entry sums to one.
+        nonzeros: their number from the parameter and the number of entries, for a mapping whose parameter sets it.
     """
 
     function: Callable[..., Tensor]
@@ -83,6 +84,7 @@ class MappingSpec:
     shift_invariant: bool = True
     keeps_order: bool = True
     sums_to_one: bool = True
+    nonzeros: Callable[[Any, int], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -159,11 +161,12 @@ def register_mapping(
     shift_invariant: bool = True,
     keeps_order: bool = True,
     sums_to_one: bool = True,
+    nonzeros: Callable[[Any, int], Any] | None = None,
 ) -> Callable[[F], F]:
     """Add a function to the table of mappings.
 
     Args:
-        formula, zeros, ..., sums_to_one: as in :class:`MappingSpec`.
+        formula, zeros, ..., nonzeros: as in :class:`MappingSpec`.
 
     Returns:
         A decorator that returns the function unchanged: ``f(x, <parameter>, dim=-1, *, mask=None)``.
@@ -203,6 +206,7 @@ def register_mapping(
             shift_invariant=shift_invariant,
             keeps_order=keeps_order,
             sums_to_one=sums_to_one,
+            nonzeros=nonzeros,
         )
         _check_spec(spec)
         MAPPINGS[spec.name] = spec
