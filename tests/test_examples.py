@@ -44,6 +44,7 @@ def model(text_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{text},{';'.join(labels)}" for text, labels in zip(TEXTS, LABELS, strict=True)]
     (folder / "texts.csv").write_text("\n".join(["text,tags", *rows * 6]))
     words = f"train {folder}/texts.csv --text text --labels tags --out {folder}/model --encoder {text_encoder}"
+    words += " --max-tokens 24"
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
     return folder / "model"
