@@ -239,8 +239,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "machine": machine("mappings"),
         "heads": heads,
         "heads-machine": machine("heads"),
-        "warpers": ratios("warpers", "{rows} x {tokens}", threads=1),
-        "warpers-machine": machine("warpers"),
     },
     "docs/attention_measurements.md": {
         "forward": attention("forward"),
