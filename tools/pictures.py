@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 
 from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import read
-from rsoftmax_lab.bench.models import DECODE, PREFILL
+from rsoftmax_lab.bench.generation import DECODE, PREFILL
 from rsoftmax_lab.demo import draw_some_mappings
 from rsoftmax_lab.experiments import pretrained
 from rsoftmax_lab.records import read_trials
@@ -19,10 +19,11 @@ PHASES = {PREFILL: ("reading the prompt", "#1d4e89"), DECODE: ("each new token",
 
 
 def times(phase: str) -> dict[int, dict[str, Any]]:
-    """The records of the whole model at t = 6, by length."""
+    """The records of the whole model at t = 6 on the first of the machines, by length."""
     case = {"model": MODEL, "phase": phase, "attention": "t_softmax", "parameter": "t=6, edge=0", "threads": 1}
     records = read(ROOT / "results" / load("generate").with_model.file)  # type: ignore[union-attr]
-    return {record["length"]: record for record in records if record.items() >= case.items()}
+    found = [record for record in records if record.items() >= case.items()]
+    return {record["length"]: record for record in found if record["machine"] == found[0]["machine"]}
 
 
 def perplexities() -> dict[int, float]:

@@ -22,8 +22,9 @@ from rsoftmax.kernels.cpu import OPERATIONS
 from rsoftmax.labels import AVERAGES
 from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import Benchmark, Record, read
+from rsoftmax_lab.bench.generation import DECODE, DECODERS, GENERATE_MODEL, PHASES, PREFILL
 from rsoftmax_lab.bench.mappings import headline
-from rsoftmax_lab.bench.models import GENERATE_MODEL, LONG, PHASES
+from rsoftmax_lab.bench.models import LONG
 from rsoftmax_lab.bench.tables import bytes_text, markdown, ratio_table, ratio_text, time_text
 from rsoftmax_lab.comparison import Comparison, Predictor
 from rsoftmax_lab.experiments import eurlex, users
@@ -225,6 +226,25 @@ def finetuning(long: bool) -> str:
     return ratio_table(load("finetuning"), steps, "{batch} x {tokens} tokens")
 
 
+def long_texts() -> str:
+    """Reading a text, and the time of each token after it, by processor and model."""
+    every = {
+        (r["machine"], r["model"], r["length"], r["phase"], r["attention"], r["cache"]): r
+        for r in records(GENERATE_MODEL, threads=1)
+    }
+    dynamic, growing, sparse = ((DECODE, attention, cache) for attention, _, cache in DECODERS)
+    lines = []
+    for group in dict.fromkeys(key[:3] for key in every):
+        dense, other, ours = (every[*group, *decoder] for decoder in (dynamic, growing, sparse))
+        ratios = [every[*group, PREFILL, *sparse[1:]]["ratio"], ours["ratio"], ours["median"] / other["median"]]
+        times = [f"{record['median'] / 1000:.1f}" for record in (dense, other, ours)]
+        machine, model, length = group
+        where = machine.rpartition("(")[2].strip(")")
+        lines.append([model, where, f"{length:,}", *times, *map(ratio_text, ratios), f"{ours['kl']:.4f}"])
+    header = ["model", "kernels", "tokens", "sdpa, DynamicCache", "sdpa, GrowingCache", "t = 6, GrowingCache"]
+    return markdown([*header, "ratio, prompt", "ratio to DynamicCache", "to GrowingCache", "KL"], lines)
+
+
 def attention(mode: str) -> Callable[[], str]:
     return ratios("attention", "({batch}, {heads}, {length}, {width})", mode=mode, measure="us", threads=1)
 
@@ -247,7 +267,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "one-query-float32": attention("one query, float32"),
         "one-query-bfloat16": attention("one query, bfloat16"),
         "attention-machine": machine("attention"),
-        "whole-model": lambda: ratio_table(GENERATE_MODEL, records(GENERATE_MODEL), "{phase}, {length} tokens"),
+        "whole-model": long_texts,
         "steps": partial(finetuning, False),
         "long-steps": partial(finetuning, True),
         "generating-float32": ratios("generate", "{length}, {cache}", dtype="float32"),

@@ -22,7 +22,7 @@ from rich.console import Console
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from rsoftmax import MAPPINGS
-from rsoftmax_lab.bench import BENCHMARKS, attention, heads, load, mappings, models
+from rsoftmax_lab.bench import BENCHMARKS, attention, generation, heads, load, mappings, models, timing
 from rsoftmax_lab.bench.attention import EAGER, SDPA
 from rsoftmax_lab.bench.benchmark import Benchmark, Goal, Group, Record, Settings, case_of, read
 from rsoftmax_lab.bench.run import measure, run
@@ -162,34 +162,34 @@ def test_bench_generate_measures_both_caches_in_both_number_formats(tmp_path: Pa
     names = ("dtype", "cache", "attention", "parameter")
     assert [tuple(record[name] for name in names) for record in records] == [
         (dtype, cache, *attention)
-        for dtype, cache, attention in product(models.DTYPES, models.CACHES, models.GENERATED)
+        for dtype, cache, attention in product(generation.DTYPES, generation.CACHES, generation.GENERATED)
     ]
     assert in_order(records)
 
 
-SMALL = models.CONFIG | {"num_hidden_layers": 1, "vocab_size": 100}
+SMALL = generation.CONFIG | {"num_hidden_layers": 1, "vocab_size": 100}
 
 
 def test_bench_generate_leaves_the_records_alone_if_the_model_is_too_short(tmp_path: Path) -> None:
     LlamaForCausalLM(LlamaConfig(**SMALL | {"max_position_embeddings": 64})).save_pretrained(tmp_path / "short")
     (tmp_path / "bench_generate_model.jsonl").write_text("records")
     words = ["bench", "generate", "--quick", "--model", str(tmp_path / "short"), "--out", str(tmp_path)]
-    assert "must have positions for 520 tokens" in refusal(*words)
+    assert "must have positions for 1536 tokens" in refusal(*words)
     assert (tmp_path / "bench_generate_model.jsonl").read_text() == "records"
 
 
-@pytest.mark.parametrize("kind", models.CACHES)
+@pytest.mark.parametrize("kind", generation.CACHES)
 def test_a_cache_is_rewound_to_the_prompt_after_each_call(kind: str) -> None:
     config = LlamaConfig(**SMALL)
     network = LlamaForCausalLM(config).eval()
-    cache = models.filled_cache(config, kind, 20, torch.float32)
+    cache = generation.filled_cache(config, kind, 20, torch.float32)
     words = torch.randint(config.vocab_size, (1, 21))
     texts = []
     for _ in range(2):
-        texts.append(network.generate(words, past_key_values=cache, max_new_tokens=models.NEW, do_sample=False))
-        models.rewind(cache)
+        texts.append(network.generate(words, past_key_values=cache, max_new_tokens=generation.NEW, do_sample=False))
+        generation.rewind(cache)
         assert int(cache.get_seq_length()) == 20
-    assert texts[0].shape == (1, 21 + models.NEW)
+    assert texts[0].shape == (1, 21 + generation.NEW)
     assert torch.equal(*texts)
 
 
@@ -204,19 +204,45 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_bench_generate_measures_a_given_model_on_a_text(language_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text(" ".join(WORDS * 60))
+def test_bench_generate_measures_given_models_on_texts_and_keeps_what_it_has(
+    language_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text(" ".join(WORDS * 600))
     words = ("bench", "generate", "--quick", "--model", str(language_model), "--out", str(tmp_path))
-    for text, options in {"text.txt": ["--texts", str(tmp_path / "text.txt")], models.RANDOM: []}.items():
-        rsoftmax(*words, *options)
-        records = read(tmp_path / "bench_generate_model.jsonl")
-        assert [(record["phase"], record["attention"], record["parameter"]) for record in records] == [
-            (phase, *attention) for phase, attention in product(models.PHASES, models.MODEL_GENERATED)
-        ]
-        assert {(record["model"], record["text"]) for record in records} == {("llama", text)}
+    expected = [(generation.PREFILL, *call) for call in generation.READERS]
+    expected += [(generation.DECODE, *call) for call in generation.DECODERS]
+    path = tmp_path / "bench_generate_model.jsonl"
+    for runs, options in enumerate(([], ["--texts", str(tmp_path / "text.txt")]), start=1):
+        shown = rsoftmax(*words, *options)
+        records = read(path)
+        names = ("phase", "attention", "parameter", "cache")
+        assert [tuple(record[name] for name in names) for record in records] == runs * expected
+        assert "group 2 of 2" in shown
+        assert in_order(records)
+    assert [record["text"] for record in records] == [generation.RANDOM] * 5 + ["text.txt"] * 5
+    assert all(record["kl"] >= 0 for record in records if record["phase"] == generation.DECODE)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))  # as if stopped before the last group
+    assert "group 1 of 1" in rsoftmax(*words, *options)
+    assert [case_of(record) for record in read(path)] == [case_of(record) for record in records]
+    assert "group" not in rsoftmax(*words, *options)
+    with Image.open(path.with_suffix(".png")) as image:
+        assert image.size[0] > 500
     (tmp_path / "text.txt").write_text("so happy")
-    assert "has 4 tokens; 513 are needed" in refusal(*words, "--texts", str(tmp_path / "text.txt"))
+    assert "has 4 tokens; 4608 are needed" in refusal(*words, "--texts", str(tmp_path / "text.txt"))
     assert "the text 'absent.txt'" in refusal(*words, "--texts", "absent.txt")
+
+
+def test_a_text_goes_on_from_the_same_tokens_with_either_cache(language_model: Path) -> None:
+    network = LlamaForCausalLM.from_pretrained(language_model).eval()
+    tokens = torch.randint(network.config.vocab_size, (1, 2 * generation.STEPS))
+    text = generation.Continuation({generation.SDPA: network, generation.SPARSE[0]: network}, tokens, 40)
+    (case, dynamic), *others = text.decode()
+    with torch.no_grad():
+        expected = network(tokens[:, :42]).logits[0, 40:]
+    assert case == {"attention": "sdpa", "parameter": "", "cache": generation.DYNAMIC, "kl": 0.0}
+    for call in (dynamic, others[0][1]):
+        for step in range(2):
+            assert torch.allclose(call(), expected[step], atol=1e-5)
 
 
 # ---------------------------------------------------------------------------- the command
@@ -309,7 +335,7 @@ def test_a_run_that_is_stopped_keeps_its_finished_groups_and_the_file_of_the_las
 # ---------------------------------------------------------------------------- records and results
 
 
-@pytest.mark.parametrize("benchmark", [*map(load, BENCHMARKS), models.GENERATE_MODEL], ids=lambda each: each.file)
+@pytest.mark.parametrize("benchmark", [*map(load, BENCHMARKS), generation.GENERATE_MODEL], ids=lambda each: each.file)
 def test_the_records_of_the_repository_are_read_and_have_a_verdict_on_every_goal(benchmark: Benchmark) -> None:
     path = RESULTS / benchmark.file
     records = read(path)
@@ -340,12 +366,43 @@ def test_a_ratio_is_formed_within_its_round() -> None:
     assert summary.rounds == 4
 
 
+def work(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_one_round_of_calls_that_take_seconds_has_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LONG", 0.001)
+    turns: list[int] = []
+
+    def call(number: int) -> None:
+        turns.append(number)
+        work(0.06)
+
+    calls = [partial(call, number) for number in range(2)]
+    first, second = take_turns(calls, base=0, seconds=0.1, rounds=1)
+    assert turns == [0, 1]
+    assert (first.ratio, first.rounds, second.rounds) == (1.0, 1, 1)
+    assert second.ratio_low == second.ratio == second.ratio_high
+
+
+def test_a_goal_compares_with_the_same_machine() -> None:
+    goal = Goal("", 1.0, {"method": ("ours",)}, {"method": "theirs"})
+    records = [
+        {"method": method, "median": median, "machine": machine}
+        for machine, *medians in (("a", 1.0, 2.0), ("b", 3.0, 4.0))
+        for method, median in zip(("ours", "theirs"), medians, strict=True)
+    ]
+    assert [ratio for ratio, _ in goal.ratios(records)] == [0.75, 0.5]
+
+
 def test_calls_take_turns_in_a_new_order_each_round() -> None:
     turns: list[int] = []
 
     def call(number: int) -> None:
         turns.append(number)
-        time.sleep(0.051)  # one loop is enough for the clock
+        work(0.051)  # one loop is enough for the clock
 
     spreads = take_turns([partial(call, number) for number in range(3)], base=1, seconds=0, rounds=4)
     warm, *rounds = [turns[start : start + 3] for start in range(0, len(turns), 3)]

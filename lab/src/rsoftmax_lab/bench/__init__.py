@@ -14,7 +14,7 @@ BENCHMARKS = {
     "mappings": ("mappings", "Every mapping against torch.softmax; the default."),
     "attention": ("attention", "Sparse attention against torch's, and its memory."),
     "finetuning": ("models", "A training step of a --model, against torch's attention."),
-    "generate": ("models", "Generating text with a long cache, or with a --model."),
+    "generate": ("generation", "Generating text with a long cache, or with a --model."),
     "compiled": ("compiled", "Compiled mappings against eager ones; a compiled model."),
     "heads": ("heads", "Multi-label heads against binary cross-entropy."),
     "labels": ("heads", "Decoding very many labels; ExpectedF1Classifier."),

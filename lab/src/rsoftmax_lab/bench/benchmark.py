@@ -12,7 +12,7 @@ from rsoftmax_lab.bench.timing import Call, Spread
 
 Case = dict[str, Any]  # what is measured: method, mode, shape, ...
 Record = dict[str, Any]  # a case with its cost and the machine; a line of a file of results
-COST = (*Spread._fields, "extra_bytes", "machine", "torch")  # the fields of a record besides its case
+COST = (*Spread._fields, "kl", "extra_bytes", "machine", "torch")  # the fields of a record besides its case
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Group:
     seconds: float = 0.0  # the minimum time to measure
     rounds: int = 9  # the minimum number of rounds
     measure: str = "us"  # or "bytes": memory alone
+    memory: bool = True  # whether it is measured, for which every call is made once more
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,14 @@ class Goal:
         if not self.against:
             ratios = [(record["ratio"], record) for record in covered]
         else:
-            medians = [(case_of(record), record["median"]) for record in records]
-            others = [next(us for case, us in medians if case == case_of(r) | self.against) for r in covered]
+            medians = [(record["machine"], case_of(record), record["median"]) for record in records]
+            others = [_first(medians, record["machine"], case_of(record) | self.against) for record in covered]
             ratios = [(record["median"] / us, record) for record, us in zip(covered, others, strict=True)]
         return sorted(ratios, key=itemgetter(0), reverse=True)
+
+
+def _first(medians: Iterable[tuple[str, Case, float]], machine: str, case: Case) -> float:
+    return next(median for where, what, median in medians if (where, what) == (machine, case))
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Benchmark:
     threads: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))  # the default thread counts
     options: tuple[str, ...] = ()  # which of "model", "texts" and "device" it takes; a model is required
     with_model: "Benchmark | None" = None  # runs in its place if a model is given
+    keeps_memory: bool = True  # whether the allocator keeps what is freed, or is as users have it
+    keeps_groups: bool = False  # whether groups of a file, of any model and machine, stay as they are
     draw: Callable[[Sequence[Record], Path], None] | None = None  # draws a figure of all records
 
 

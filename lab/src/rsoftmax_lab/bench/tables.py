@@ -54,7 +54,7 @@ def group_table(benchmark: Benchmark, records: Sequence[Record], caption: str) -
             text(record["median"]),
             ratio_text(record["ratio"]),
             _quartiles(record) if record["rounds"] > 1 else "",
-            bytes_text(record["extra_bytes"]),
+            "" if record["extra_bytes"] is None else bytes_text(record["extra_bytes"]),
         )
         table.add_row(*map(escape, cells))
     return table

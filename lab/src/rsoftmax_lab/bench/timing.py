@@ -1,7 +1,7 @@
 """Measurement of time and memory.
 
 Calls are interleaved, in a new order each round, and ratios are computed within a round, so that other load affects all
-calls equally. Results are medians over rounds with quartiles.
+calls equally. Results are medians over rounds with quartiles; with one thread, of processor time.
 """
 
 import ctypes
@@ -27,6 +27,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler is only used to 
 
 Call = Callable[[], object]
 MODES = ("forward", "forward+backward")
+LONG = 2.0  # seconds of a call to which a warm-up makes no difference
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
@@ -74,11 +75,15 @@ def training_step(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) 
 
 
 def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) -> list[Spread]:
-    """Time interleaved calls for a minimum of seconds and rounds; ratios are to the call at index ``base``."""
-    loops = [_loops(call) for call in calls]
-    times: list[list[float]] = [[] for _ in calls]
-    order, shuffle = list(range(len(calls))), random.Random(0).shuffle
+    """Time interleaved calls for a minimum of seconds and rounds; ratios are to the call at index ``base``.
+
+    Calls are warmed up before, unless all of them take seconds: that is their first round.
+    """
     end = time.perf_counter() + seconds
+    cold = [_seconds(call, 1) for call in calls]
+    loops = [_loops(call, first) for call, first in zip(calls, cold, strict=True)]
+    times: list[list[float]] = [[first] if min(cold) > LONG else [] for first in cold]
+    order, shuffle = list(range(len(calls))), random.Random(0).shuffle
     while time.perf_counter() < end or len(times[base]) < rounds:
         shuffle(order)
         for i in order:
@@ -88,23 +93,25 @@ def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) ->
 
 def spread(times: Sequence[float], base: Sequence[float]) -> Spread:
     """Summarize the seconds of each round and of the baseline, in microseconds."""
-    low, middle, high = statistics.quantiles([t / b for t, b in zip(times, base, strict=True)], n=4)
+    ratios = [t / b for t, b in zip(times, base, strict=True)]
+    low, middle, high = statistics.quantiles(ratios if len(ratios) > 1 else 2 * ratios, n=4)
     return Spread(1e6 * statistics.median(times), middle, low, high, len(times))
 
 
-def _loops(call: Call) -> int:
-    """The number of repetitions that take about a millisecond, after a warm-up."""
-    cold = _seconds(call, 1)
+def _loops(call: Call, cold: float) -> int:
+    """The number of repetitions that take about a millisecond; ``cold``: the seconds of the warm-up."""
     return 1 if cold > 0.05 else max(1, round(1e-3 / _seconds(call, 2)))
 
 
 def _seconds(call: Call, loops: int) -> float:
-    start = time.perf_counter()
+    is_alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    clock = time.process_time if is_alone else time.perf_counter  # without what others take of the processor
+    start = clock()
     for _ in range(loops):
         call()
     if torch.cuda.is_available():
         torch.cuda.synchronize()  # wait for the device
-    return (time.perf_counter() - start) / loops
+    return (clock() - start) / loops
 
 
 def extra_bytes(call: Call, device: str = "cpu") -> int:
