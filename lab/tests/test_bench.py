@@ -235,12 +235,13 @@ def test_bench_generate_measures_given_models_on_texts_and_keeps_what_it_has(
 def test_a_text_goes_on_from_the_same_tokens_with_either_cache(language_model: Path) -> None:
     network = LlamaForCausalLM.from_pretrained(language_model).eval()
     tokens = torch.randint(network.config.vocab_size, (1, 2 * generation.STEPS))
-    text = generation.Continuation({generation.SDPA: network, generation.SPARSE[0]: network}, tokens, 40)
+    text = generation.Continuation({models.SDPA: network, generation.SPARSE[0]: network}, tokens, 40)
     (case, dynamic), *others = text.decode()
+    calls: list[Any] = [dynamic, others[0][1]]
     with torch.no_grad():
         expected = network(tokens[:, :42]).logits[0, 40:]
     assert case == {"attention": "sdpa", "parameter": "", "cache": generation.DYNAMIC, "kl": 0.0}
-    for call in (dynamic, others[0][1]):
+    for call in calls:
         for step in range(2):
             assert torch.allclose(call(), expected[step], atol=1e-5)
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -69,7 +70,7 @@ def measure(group: Group, baseline: Case, count: int = 1, quick: bool = False) -
         base = next(i for i, case in enumerate(cases) if case.items() >= baseline.items())
         seconds, rounds = (min(group.seconds, 0.3), min(group.rounds, 3)) if quick else (group.seconds, group.rounds)
         spreads = take_turns(calls, base, seconds, rounds) if group.measure == "us" else []
-        sizes = [extra_bytes(call, device) if group.memory else None for call in calls]
+        sizes: list[Any] = [extra_bytes(call, device) if group.memory else None for call in calls]
     if not spreads:  # memory is measured once
         spreads = [Spread(size, ratio, ratio, ratio, 1) for size in sizes for ratio in [size / sizes[base]]]
     shared = {**group.case, "threads": count, "measure": group.measure}
