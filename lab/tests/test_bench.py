@@ -220,7 +220,7 @@ def test_bench_generate_measures_given_models_on_texts_and_keeps_what_it_has(
         assert "group 2 of 2" in shown
         assert in_order(records)
     assert [record["text"] for record in records] == [generation.RANDOM] * 5 + ["text.txt"] * 5
-    assert all(record["kl"] >= 0 for record in records if record["phase"] == generation.DECODE)
+    assert all(record["kl"] > -1e-6 for record in records if record["phase"] == generation.DECODE)  # rounded
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))  # as if stopped before the last group
     assert "group 1 of 1" in rsoftmax(*words, *options)
     assert [case_of(record) for record in read(path)] == [case_of(record) for record in records]
