@@ -17,7 +17,7 @@ from encoders import LABELS, TEXTS
 from PIL import Image
 from typer.testing import CliRunner
 
-from rsoftmax.cli import app
+from rsoftmax.cli import app, predict
 from rsoftmax.labels import LabelModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -546,3 +546,13 @@ def test_texts_come_compressed_and_labels_of_held_out_rows_alone_are_missed(tmp_
     rsoftmax("train", tmp_path / "train.jsonl.gz", *columns, "--out", tmp_path / "model")
     scores = json.loads(rsoftmax("evaluate", tmp_path / "model", tmp_path / "dev.jsonl.gz", "--json"))
     assert {one["label"]: one["recall"] for one in scores["labels"]}["new"] == 0
+
+
+def test_texts_are_labelled_some_at_a_time_with_the_same_output(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "words")
+    kinds: list[list[str]] = [[], ["--csv"], ["--csv", "--all"], ["--json"]]
+    whole = [rsoftmax("predict", tmp_path / "words", table, *kind) for kind in kinds]
+    monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 7)
+    assert [rsoftmax("predict", tmp_path / "words", table, *kind) for kind in kinds] == whole

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterator
+from itertools import islice
 from os.path import exists, isdir, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PREDICTED = ("predicted_labels", "predicted_probabilities")
 ASKED = "review"
 """The column of labels that a person decides on."""
+TEXTS_AT_ONCE = 1000  # labelled and printed, so that memory does not grow with texts times labels
 Predictions = list[dict[str, float]]
 
 
@@ -29,6 +31,13 @@ class NamedItems(NamedTuple):
     items: list[Any]
     names: list[str]
     table: "Table | None" = None
+
+    def parts(self, size: int) -> "Iterator[NamedItems]":
+        """So many items at a time."""
+        for start in range(0, max(len(self.items), 1), size):
+            rows = slice(start, start + size)
+            table = None if self.table is None else self.table.part(rows)
+            yield NamedItems(self.items[rows], self.names[rows], table)
 
 
 def predict(
@@ -76,16 +85,20 @@ def predict(
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
     with item_errors(inputs.table, inputs.items):
-        output = loaded.outputs(inputs.items)
-    predicted = loaded.name_labels(output)
-    every = loaded.name_labels(output, every_label=True) if every_label or figures else []
-    shown = every if every_label else predicted
-    if csv:
-        lines = _csv_lines(loaded, inputs, output, shown, every_label)
-    else:
-        lines = (_json_lines if json else _text_lines)(inputs, shown)
-    for line in lines:
-        typer.echo(line)
+        loaded.check(inputs.items)
+    at_once = TEXTS_AT_ONCE if loaded.modality == "text" and not figures else max(len(inputs.items), 1)
+    for number, part in enumerate(inputs.parts(at_once)):
+        with item_errors(part.table, part.items):
+            output = loaded.outputs(part.items)
+        predicted = loaded.name_labels(output)
+        every = loaded.name_labels(output, every_label=True) if every_label or figures else []
+        shown = every if every_label else predicted
+        if csv:
+            lines = islice(_csv_lines(loaded, part, output, shown, every_label), min(number, 1), None)  # one header
+        else:
+            lines = (_json_lines if json else _text_lines)(part, shown)
+        for line in lines:
+            typer.echo(line)
     if figures:
         with usage_errors("--show"):
             _draw(inputs, predicted, every, figures)

@@ -39,6 +39,10 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.cells.values())))
 
+    def part(self, rows: slice) -> "Table":
+        """Some of the rows."""
+        return Table(self.path, {name: cells[rows] for name, cells in self.cells.items()})
+
     def column(self, name: str) -> list[Any]:
         """The cells of a column."""
         if name not in self.cells:
