@@ -9,12 +9,10 @@ from rsoftmax_lab.bench import load
 from rsoftmax_lab.bench.benchmark import read
 from rsoftmax_lab.bench.generation import DECODE, PREFILL
 from rsoftmax_lab.demo import draw_some_mappings
-from rsoftmax_lab.experiments import pretrained
-from rsoftmax_lab.records import read_trials
 from rsoftmax_lab.report import save_figure, tidy
 
 ROOT = Path(__file__).parents[1]
-MODEL, TEXTS, SETTING = "SmolLM2-135M", "wikitext-2-test", "t_softmax t=6 edge=0"
+MODEL = "SmolLM2-135M"
 PHASES = {PREFILL: ("reading the prompt", "#1d4e89"), DECODE: ("each new token", "#c1121f")}
 
 
@@ -26,41 +24,23 @@ def times(phase: str) -> dict[int, dict[str, Any]]:
     return {record["length"]: record for record in found if record["machine"] == found[0]["machine"]}
 
 
-def perplexities() -> dict[int, float]:
-    """The growth of perplexity at t = 6 in per cent, by length."""
-    trials = read_trials(ROOT / "results" / "pretrained.jsonl", pretrained.Run, print)
-    return {
-        run.length: record["settings"][SETTING]["perplexity"]
-        for run, record in sorted(trials, key=lambda trial: trial.run.length)
-        if run.model.startswith(MODEL) and run.texts.startswith(TEXTS) and SETTING in record["settings"]
-    }
-
-
 def draw_attention(path: Path) -> None:
     """Time and error of SmolLM2 by length."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     left.axhline(1, color="#555555", linestyle="--")
     for phase, (name, colour) in PHASES.items():
         records = times(phase)
-        ratios = [record["ratio"] for record in records.values()]
-        left.plot(list(records), ratios, "o-", color=colour, label=name)
-        left.fill_between(
-            list(records),
-            [record["ratio_low"] for record in records.values()],
-            [record["ratio_high"] for record in records.values()],
-            color=colour,
-            alpha=0.15,
-        )
+        left.plot(list(records), [record["ratio"] for record in records.values()], "o-", color=colour, label=name)
     left.set(title="time of the whole model, torch's attention = 1", ylim=(0, 1.15))
     left.legend(loc="lower left", frameon=False)
-    growth = perplexities()
-    right.plot(list(growth), list(growth.values()), "o-", color="#555555")
-    right.set(title="perplexity, growth in %", ylim=(0, max(1.0, 1.3 * max(growth.values()))))
+    errors = {length: record["kl"] for length, record in times(DECODE).items()}
+    right.plot(list(errors), list(errors.values()), "o-", color="#555555")
+    right.set(title="KL divergence from the dense model, nats per token", ylim=(0, 1.3 * max(errors.values())))
     for axis in (left, right):
         axis.set_xscale("log", base=2)
-        lengths = sorted({*times(PREFILL), *growth})
-        axis.set(xticks=lengths, xticklabels=[f"{n:,}" for n in lengths], xlabel="tokens")
+        axis.set(xticks=list(errors), xticklabels=[f"{n:,}" for n in errors], xlabel="tokens")
         axis.minorticks_off()
+        axis.title.set_fontsize(10)
         tidy(axis)
     save_figure(figure, path)
 

@@ -123,18 +123,16 @@ def speed() -> str:
 def whole_model() -> str:
     """The README's figures for attention: a whole model at its calibrated setting, by length."""
     prompts, tokens = (pictures.times(phase) for phase in PHASES)
-    growth = pictures.perplexities()
 
     def at(length: int) -> str:
         times = " and ".join(ratio_text(phase[length]["ratio"]) for phase in (prompts, tokens))
-        error = f" (perplexity {growth[length]:+.1f} %)" if length in growth else ""
-        return f"{times} with {length:,} tokens{error}"
+        return f"{times} with {length:,} tokens (KL divergence {tokens[length]['kl']:.3f})"
 
     return (
         "- **Attention that skips zeros.** SmolLM2-135M with t-softmax, t = 6: time of the whole model, for the prompt"
-        f"\n  and for each token after it, relative to torch's attention: {'; '.join(map(at, prompts))}."
-        f"\n  (One thread, {next(iter(prompts.values()))['machine']}; `rsoftmax bench generate --model`,"
-        " `rsoftmax reproduce pretrained`)"
+        "\n  and for each token after it, relative to torch's attention and transformers' cache:"
+        f"\n  {'; '.join(map(at, [min(prompts), max(prompts)]))}."
+        f"\n  (One thread, {next(iter(prompts.values()))['machine']}; `rsoftmax bench generate --model`)"
     )
 
 
