@@ -34,6 +34,7 @@ def test_it_predicts_what_the_estimator_predicts(model: ForestModel) -> None:
     output = model.outputs(ROWS)
     assert_close(output.marginals, torch.from_numpy(trees.predict_proba(x)).float())
     assert np.array_equal(output.labels.numpy(), trees.predict(x))
+    assert trees.evaluation_ is not None
     assert model.evaluation["micro"] == trees.evaluation_.micro > 0.9
 
 

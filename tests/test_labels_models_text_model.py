@@ -154,7 +154,8 @@ def test_bad_input_is_refused(model: LabelModel, tmp_path: Path) -> None:
 
 
 def test_no_texts_have_no_labels(model: LabelModel) -> None:
-    assert model.predict([]) == model.predict_labels([]) == []
+    assert model.predict([]) == []
+    assert model.predict_labels([]) == []
     assert model.outputs([]).marginals.shape == (0, len(NAMES))
 
 

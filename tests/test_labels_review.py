@@ -80,7 +80,7 @@ def test_a_model_decides_what_is_certain_and_asks_for_the_rest(tmp_path: Path) -
     model.fit(x, y, n_estimators=1, training=FAST, review={"accept": 0.9, "reject": 0.9})
     model.save(tmp_path / "model")
     model = TableModel.load(tmp_path / "model")
-    assert model.config.review["levels"] == {"accept": 0.9, "reject": 0.9, "by": "samples", "confidence": 0.95}
+    assert (model.config.review or {})["levels"] == {"accept": 0.9, "reject": 0.9, "by": "samples", "confidence": 0.95}
     output, first = model.outputs(x), model.review(x)[:50]
     assert all(set(item.asked) == {"b"} for item in first)
     assert [("a" in item.labels) for item in first] == [bool(u) for u, _ in x[:50]]
@@ -109,6 +109,6 @@ def test_added_rows_are_trained_on_and_never_held_out(monkeypatch: pytest.Monkey
     model.fit(x, y, added=added, review={"accept": 0.5, "reject": 0.5}, n_estimators=1, training=FAST)
     assert len(trained[0]) == 320 + 5
     assert (trained[0][-5:] == 7).all()
-    assert model.config.review["num_samples"] == 80
+    assert (model.config.review or {})["num_samples"] == 80
     with pytest.raises(ValueError, match="envy"):
         model.fit(x, y, added=([[0.0, 0.0]], [["envy"]]))

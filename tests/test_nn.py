@@ -339,11 +339,13 @@ def test_masked_tokens_of_a_router_have_no_expert_and_no_influence(mapping: Mapp
     ("name", "of_parameter"), [("k_softmax", lambda k: k), ("r_softmax", lambda r: 5 * (1 - r)), ("budget", None)]
 )
 def test_the_number_of_experts_has_the_gradient_of_its_expectation(name: str, of_parameter: Any) -> None:
-    router, x = router_of(MAPPINGS[name], per_token=True), torch.randn(9, 6, dtype=torch.float64)
+    spec: Any = MAPPINGS[name]
+    router: Any = router_of(spec, per_token=True)
+    x = torch.randn(9, 6, dtype=torch.float64)
     torch.nn.init.normal_(router.shift.weight)
     raw = router.mapping.raw_value + router.shift(x)
-    value = MAPPINGS[name].parameter.domain.constrain(raw)
-    p = MAPPINGS[name].function(router.scorer(x), value)
+    value = spec.parameter.domain.constrain(raw)
+    p = spec.function(router.scorer(x), value)
     expected = of_parameter(value) if of_parameter else p.sum(-1).square() / p.square().sum(-1)
     parameters = [router.mapping.raw_value, router.shift.weight]
     found = torch.autograd.grad(router(x).n_experts.sum(), parameters)
@@ -354,7 +356,8 @@ def test_the_number_of_experts_has_the_gradient_of_its_expectation(name: str, of
 def test_the_budget_loss_alone_leads_to_the_budget(name: str) -> None:
     parameter = {"k_softmax": 20.0, "r_softmax": 0.01, "sparsegen_lin": -9.0, "t_softmax": 9.0, "entmax": 1.1}[name]
     torch.manual_seed(0)
-    router = Router(6, 8, name, per_token=True, **{MAPPINGS[name].parameter.name: parameter})
+    spec: Any = MAPPINGS[name]
+    router = Router(6, 8, name, per_token=True, **{spec.parameter.name: parameter})
     x, optimizer = torch.randn(64, 6), torch.optim.Adam(router.parameters(), lr=0.1)
     assert router(x).n_experts.mean() >= 7
     for _ in range(150):

@@ -85,7 +85,10 @@ def calls(mode: str, shape: Shape, methods: Iterable[tuple[str, str]]) -> Iterat
 # Maximum ratios to torch's attention on one thread: forward, with 512 keys or more.
 AT_MOST = {("softmax", ""): 0.95, ("r_softmax", "r=0.5"): 1.0, ("r_softmax", "r=0.9"): 0.7}
 LONG = (512, 2048)
-MEASURED = {"method": ("softmax", "r_softmax", "sparsemax", "t_softmax"), "measure": ("us",)}
+MEASURED: dict[str, tuple[object, ...]] = {
+    "method": ("softmax", "r_softmax", "sparsemax", "t_softmax"),
+    "measure": ("us",),
+}
 
 
 def _time_goals() -> Iterator[Goal]:

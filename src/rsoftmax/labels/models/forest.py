@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -50,7 +50,8 @@ class ForestModel(RowModel):
         self, items: Rows, y: Tensor, validation: Part | None, *, random_state: int, verbose: bool
     ) -> Evaluation:
         """Fit extra trees on all folds but one, for each fold, calibration and thresholds."""
-        x, cv = self.encode_rows(items), 5
+        cv: Any = 5
+        x = self.encode_rows(items)
         if validation is not None:
             cv = [(np.arange(len(x)), len(x) + np.arange(len(validation[1])))]
             x, y = torch.cat([x, self.encode_rows(validation[0])]), torch.cat([y, validation[1]])

@@ -52,7 +52,7 @@ class LabelTrees(SparseClassifier):
 
     def __init__(self, num_labels: int, options: dict[str, Any]) -> None:
         super().__init__(num_labels, options)
-        self.trees = nn.ModuleList(Tree(num_labels) for _ in range(TREES))
+        self.trees: Any = nn.ModuleList(Tree(num_labels) for _ in range(TREES))
         self.calibration = PooledIsotonic()
 
     def fit(
@@ -83,7 +83,7 @@ class LabelTrees(SparseClassifier):
         x = sp.csr_matrix(x, dtype=np.float64)
         with tqdm(total=TREES * y.shape[1], desc="learning", unit="labels", disable=not verbose) as bar:
             for number, tree in enumerate(self.trees):
-                tree.fit(x, y, validation, random_state + number, bar.update)  # type: ignore[operator]
+                tree.fit(x, y, validation, random_state + number, bar.update)
         self._fit_decoder(*validation)
         return score(self.predict(validation[0]), validation[1], names)
 
@@ -135,7 +135,7 @@ class LabelTrees(SparseClassifier):
     def _log_odds(self, scores: Tensor) -> Tensor:
         """Log-odds before calibration from the scores of cluster and label in each tree, [..., 2 trees, labels]."""
         pairs = zip(self.trees, scores.unflatten(-2, (-1, 2)).unbind(-3), strict=True)
-        return log_odds(log_mean([tree.log_p(*pair.unbind(-2)) for tree, pair in pairs]))  # type: ignore[operator]
+        return log_odds(log_mean([tree.log_p(*pair.unbind(-2)) for tree, pair in pairs]))
 
     def set_threshold(self, threshold: Tensor) -> dict[str, Any]:
         """As in the base class; raises if labels would be needed that have no marginal."""
@@ -271,7 +271,7 @@ class PooledIsotonic(Sized):
 
 def log_mean(log_p: Sequence[Tensor]) -> Tensor:
     """The logarithm of the mean of probabilities, given their logarithms."""
-    return torch.stack([*log_p]).logsumexp(0) - np.log(len(log_p))
+    return torch.stack([*log_p]).logsumexp(0) - float(np.log(len(log_p)))
 
 
 def log_odds(log_p: Tensor) -> Tensor:
