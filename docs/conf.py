@@ -45,7 +45,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 add_module_names = False
 autodoc_default_options = {
-    "exclude-members": "set_fit_request, set_partial_fit_request, set_score_request, set_predict_request, set_split_request",
+    "exclude-members": ", ".join(f"set_{of}_request" for of in ("fit", "partial_fit", "score", "predict", "split")),
 }
 toc_object_entries_show_parents = "hide"
 
