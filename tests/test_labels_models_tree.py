@@ -87,6 +87,16 @@ def test_the_words_of_a_label_explain_its_log_odds(model: LabelModel) -> None:
 
 
 @pytest.mark.train
+def test_a_text_without_known_words_has_the_base_alone(model: LabelModel) -> None:
+    assert all(
+        not one.passages and one.log_odds == one.base for one in model.explain([""], every_label=True)[0].values()
+    )
+    assert [labels.keys() for labels in model.explain(["", "new"])] == [
+        labels.keys() for labels in model.predict(["", "new"])
+    ]
+
+
+@pytest.mark.train
 def test_contributions_are_gradients_on_the_way_from_no_feature_to_all(model: LabelModel) -> None:
     (text, *_), ((label, *_), *_) = texts_about(size=1, seed=5)
     x, column, at = model.embed([text]), model.names.index(label), (np.arange(400) + 0.5) / 400

@@ -27,6 +27,7 @@ COMMANDS = {
     "lengths": "Attention trained on short contexts and tested on contexts up to 256 times as long.",
     "text": "Multi-label text classification: GoEmotions, with a frozen and a fine-tuned encoder, and with TF-IDF.",
     "eurlex": "Thousands of labels: EURLEX57K, with label trees on TF-IDF.",
+    "windows": "Long texts: windows pooled for each label, truncation, and words; F1 and where the evidence is.",
 }
 """The commands ``rsoftmax reproduce NAME``, which write NAME.jsonl, and what they do."""
 

@@ -107,11 +107,12 @@ class LabelTrees(SparseClassifier):
 
         Reference: Sundararajan et al., Axiomatic attribution for deep networks (2017).
         """
-        matrices = [(tree.to_clusters.matrix, tree.to_labels.matrix) for tree in self.trees]
+        trees: list[Any] = [*self.trees]
+        matrices = [(tree.to_clusters.matrix, tree.to_labels.matrix) for tree in trees]
         nodes, weights = (torch.from_numpy(part)[:, None, None] / 2 for part in np.polynomial.legendre.leggauss(NODES))
         for start, end, chosen in zip(x.indptr[:-1], x.indptr[1:], labels, strict=True):
             features, values = x.indices[start:end], x.data[start:end, None].astype(np.float64)
-            clusters = [tree.cluster[chosen].numpy() for tree in self.trees]
+            clusters = [tree.cluster[chosen].numpy() for tree in trees]
             parts = [
                 matrix[features][:, columns].toarray() * values
                 for pair, own in zip(matrices, clusters, strict=True)
@@ -119,7 +120,7 @@ class LabelTrees(SparseClassifier):
             ]
             biases = [
                 bias.double()
-                for tree, own in zip(self.trees, clusters, strict=True)
+                for tree, own in zip(trees, clusters, strict=True)
                 for bias in (tree.to_clusters.bias[own], tree.to_labels.bias[chosen])
             ]
             terms, base = torch.from_numpy(np.stack(parts)), torch.stack(biases)  # [2 trees, features, labels]
