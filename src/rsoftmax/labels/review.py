@@ -81,7 +81,7 @@ def review_thresholds(
         confidence: the probability that both guarantees hold, such as 0.95.
 
     Where these samples cannot guarantee the precision, nothing is accepted, and where they cannot guarantee the recall,
-    nothing is rejected, with a warning that says how many samples it takes.
+    nothing is rejected, with a warning that says why.
 
     Example:
         >>> _ = torch.manual_seed(0)

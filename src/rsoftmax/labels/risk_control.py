@@ -303,9 +303,10 @@ def _samples_for(risk: float, delta: float) -> int:
 
 
 def _too_few(what: str, level: float, samples: int, needed: int) -> TooFewSamplesError:
+    reason = "no threshold reaches it with the confidence" if needed <= samples else f"it takes at least {needed}"
     return TooFewSamplesError(
-        f"a {what} of {level:g} cannot be guaranteed with {samples} held-out samples: it takes at least"
-        f" {max(needed, samples + 1)}; hold out more samples, or lower {what} or confidence"
+        f"a {what} of {level:g} cannot be guaranteed with {samples} held-out samples: {reason};"
+        f" hold out more samples, or lower {what} or confidence"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED
 
 from rsoftmax.labels.models.folders import replacing
 
@@ -37,7 +38,7 @@ def save(estimator: Any, path: str | Path) -> None:
     from skops.io import dumps, get_untrusted_types, loads
 
     try:
-        data = dumps(estimator)
+        data = dumps(estimator, compression=ZIP_DEFLATED)
         loads(data, trusted=get_untrusted_types(data=data))  # a lambda is only found to be missing when it is loaded
     except Exception as error:  # of many kinds
         reason = str(error).splitlines()[0]
