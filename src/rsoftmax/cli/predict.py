@@ -94,10 +94,10 @@ def predict(
         every = loaded.name_labels(output, every_label=True) if every_label or figures else []
         shown = every if every_label else predicted
         if csv:
-            lines = islice(_csv_lines(loaded, part, output, shown, every_label), min(number, 1), None)  # one header
+            lines = _csv_lines(loaded, part, output, shown, every_label)
         else:
             lines = (_json_lines if json else _text_lines)(part, shown)
-        for line in lines:
+        for line in islice(lines, int(csv and number > 0), None):  # one header
             typer.echo(line)
     if figures:
         with usage_errors("--show"):
