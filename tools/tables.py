@@ -173,8 +173,8 @@ def many_labels() -> str:
     (name, (published, _)), *_ = eurlex.PUBLISHED.items()
     return (
         "- **Thousands of labels, from words.** EURLEX57K, on one CPU without a pretrained model: micro-F1"
-        f" {micro['micro']:.1f}\n  or macro-F1 {macro['macro']:.1f}, by `average`; with one threshold tuned for micro-F1"
-        f" {tuned['micro']:.1f} and {tuned['macro']:.1f};\n  published for {name}: micro-F1 {published}."
+        f" {micro['micro']:.1f}\n  or macro-F1 {macro['macro']:.1f}, by `average`; with one threshold tuned for"
+        f" micro-F1 {tuned['micro']:.1f} and {tuned['macro']:.1f};\n  published for {name}: micro-F1 {published}."
         " (`rsoftmax reproduce eurlex`)"
     )
 
