@@ -89,7 +89,7 @@ def pooling(way: str) -> SparsePooling:
     mapping = WAYS[way].mapping
     module = SparsePooling(nn.Identity(), **(mapping if isinstance(mapping, dict) else {}))
     if isinstance(mapping, nn.Module):
-        module.mapping = mapping  # type: ignore[assignment]
+        module.mapping = mapping
     return module
 
 
