@@ -94,7 +94,7 @@ def take_turns(calls: Sequence[Call], base: int, seconds: float, rounds: int) ->
 def spread(times: Sequence[float], base: Sequence[float]) -> Spread:
     """Summarize the seconds of each round and of the baseline, in microseconds."""
     ratios = [t / b for t, b in zip(times, base, strict=True)]
-    low, middle, high = statistics.quantiles(ratios if len(ratios) > 1 else 2 * ratios, n=4)
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
     return Spread(1e6 * statistics.median(times), middle, low, high, len(times))
 
 
