@@ -4,13 +4,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rsoftmax.labels.models.card import count_of, printable, readable
-from rsoftmax.labels.models.tfidf import Occurrences
+
+if TYPE_CHECKING:
+    from rsoftmax.labels.models.tfidf import Occurrences
 
 __all__ = ["Explanation", "Passage"]
 
@@ -70,7 +72,7 @@ class Explanation(NamedTuple):
 
 def explain_words(
     text: str,
-    occurrences: Occurrences,
+    occurrences: "Occurrences",
     vocabulary: Sequence[str],
     marginals: Mapping[str, float],
     contributions: NDArray[np.float64],
