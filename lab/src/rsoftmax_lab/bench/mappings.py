@@ -20,7 +20,7 @@ from rsoftmax_lab.bench.tables import markdown
 from rsoftmax_lab.bench.timing import MODES, Call, in_mode
 
 SHAPES = ((64, 20), (1024, 80), (12288, 128), (6144, 512), (4096, 1000), (256, 30522), (8, 1_000_000))
-QUICK = SHAPES[1::2]  # the medians over these rank the mappings as those over all do
+QUICK = SHAPES[1::2]  # the medians over these are above or below 1 as those over all are
 KINDS = ("normal", "heavy tail", "sorted", "ties", "masked")
 NORMAL = KINDS[0]
 BASELINE = "torch.softmax"
