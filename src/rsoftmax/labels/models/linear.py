@@ -1,5 +1,6 @@
 """One linear classifier for each label, on sparse features: a few to about a thousand labels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -88,7 +89,7 @@ class SparseLinear(Sized):
         return torch.from_numpy((x @ self.matrix).toarray()) + self.bias
 
 
-class SparseClassifier(nn.Module):
+class SparseClassifier(nn.Module, ABC):
     """A classifier of sparse features: subclasses compute scores, from which labels are decoded.
 
     Args:
@@ -116,9 +117,9 @@ class SparseClassifier(nn.Module):
         self.options = {"average": self.decoder.average, "implies": self.decoder.constraints.implies}
         return self.options
 
+    @abstractmethod
     def scores(self, x: sp.csr_array) -> Tensor:
         """The scores of the labels, [texts, K]; -inf for labels that a text does not have."""
-        raise NotImplementedError
 
     def contributions(
         self, x: sp.csr_array, labels: Sequence[Sequence[int]]
