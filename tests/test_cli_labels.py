@@ -18,7 +18,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app, predict
+from rsoftmax.cli.train import _checkpoints
 from rsoftmax.labels import LabelModel
+from rsoftmax.labels.models.tables import read
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ROWS = [(text, ";".join(labels), index % 3, index % 2) for index, (text, labels) in enumerate(zip(TEXTS, LABELS))] * 5  # noqa: B905
@@ -147,7 +149,7 @@ def test_a_table_is_reviewed_and_the_corrected_queue_is_trained_on(tmp_path: Pat
     write_csv(tmp_path / "new.csv", [("rain", "wind"), *(row[:2] for row in rows[:40])])
     words: list[Any] = [tmp_path / "rows.csv", "--features", "rain,wind", "--labels", "labels", "--out"]
     said = rsoftmax("train", *words, tmp_path / "model", "--accept", 0.9, "--reject", 0.9, "--lr", 0.01)
-    assert "on 1200 rows" not in said
+    assert "cross-validated on 960 rows" in said
     assert f"rsoftmax review {tmp_path / 'model'}" in said
     predicted = list(
         csv.DictReader(io.StringIO(rsoftmax("predict", tmp_path / "model", tmp_path / "new.csv", "--csv")))
@@ -398,6 +400,61 @@ def test_fine_tuning_goes_on_after_ctrl_c_and_after_a_kill(table: Path, text_enc
 def checkpoints(folder: Path) -> set[int]:
     """The steps after which fine-tuning has written one."""
     return {int(path.parent.name.split("-")[1]) for path in folder.glob(".*/checkpoint-*/trainer_state.json")}
+
+
+@pytest.mark.process
+@pytest.mark.train
+@pytest.mark.parametrize(("num_labels", "stages"), [(1024, ["features", "tree-1"]), (40, ["features", "fold-"])])
+def test_training_from_words_resumes_after_ctrl_c_and_a_kill_with_the_same_model(
+    tmp_path: Path, num_labels: int, stages: list[str]
+) -> None:
+    rows = [
+        (f"word{i} word{i * 7 % num_labels} again and again", f"a{i};a{i * 7 % num_labels}") for i in range(num_labels)
+    ]
+    table, out = tmp_path / "rows.csv", tmp_path / "model"
+    write_csv(table, [("text", "labels"), *rows * (2000 // num_labels + 1)])
+    words = [*f"train {table} --text text --labels labels --out".split(), str(out)]
+    rsoftmax(*words[:-1], tmp_path / "whole")
+    written: dict[Path, int] = {}
+    for stage, stop in zip(stages, (signal.SIGINT, signal.SIGKILL), strict=True):
+        program = subprocess.Popen([sys.executable, "-m", "rsoftmax", *words], stderr=subprocess.PIPE, text=True)
+        while not any(name.startswith(stage) for name in (path.name for path in tmp_path.glob(".model*/*"))):
+            assert program.poll() is None, program.communicate()
+            time.sleep(0.01)
+        program.send_signal(stop)
+        said = program.communicate()[1]
+        assert program.returncode == (130 if stop == signal.SIGINT else -stop), said
+        assert ("rerun the command to resume" in said) == (stop == signal.SIGINT)
+        assert not out.exists()
+        assert all(path.stat().st_mtime_ns == at for path, at in written.items())  # not computed again
+        written = {path: path.stat().st_mtime_ns for path in tmp_path.glob(".model*/*.stage")}
+    damaged = max(written)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.warns(UserWarning, match=f"{damaged.name} is damaged; this stage of the training is repeated"):
+        rsoftmax(*words)
+    for name in ("model.safetensors", "vocabulary.json", "config.json"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "model", "whole"}
+
+
+def test_checkpoints_belong_to_the_same_files_and_options(table: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "rows.csv"
+    copy.write_bytes(table.read_bytes())
+    folder = _checkpoints(tmp_path / "model", [read(table)], "text", 0)
+    assert _checkpoints(tmp_path / "model", [read(copy)], "text", 0) == folder
+    assert _checkpoints(tmp_path / "model", [read(table)], "text", 1) != folder
+    with copy.open("a", newline="") as file:
+        file.write("I love it,joy,0,0\r\n")
+    assert _checkpoints(tmp_path / "model", [read(copy)], "text", 0) != folder
+
+
+def test_a_training_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rows.csv", [("text", "labels"), ("a b", "x"), ("a b", "x")])
+    words = ("train", tmp_path / "rows.csv", "--text", "text", "--labels", "labels", "--out", tmp_path / "model")
+    assert "2 texts are too few to learn labels from" in rsoftmax(*words, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 
 def test_without_an_encoder_texts_are_labelled_by_their_words(table: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import json
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from rsoftmax.labels.models import streams
 from rsoftmax.labels.models.tables import csv_line, read, write
+from rsoftmax.labels.models.tfidf import TfIdf
 
 
 def write_csv(path: Path, rows: list[Any]) -> None:
@@ -30,11 +34,12 @@ def test_every_format_holds_the_same_rows(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": texts, "labels": labels}), tmp_path / "t.parquet")
     for ending in ("csv", "tsv", "jsonl", "jsonl.gz", "parquet"):
         found = read(tmp_path / f"t.{ending}")
-        assert found.texts("text") == texts, ending
+        assert list(found.texts("text")) == texts, ending
         assert found.labels("labels", ";") == labels, ending
         assert found.as_texts(";") == {"text": texts, "labels": [";".join(row) for row in labels]}, ending
-        (part,) = write(found, {tmp_path / f"part.{ending}": [2, 0]})
-        assert read(part).texts("text") == [texts[2], texts[0]], ending
+        parts = [tmp_path / f"{name}.{ending}" for name in ("first", "second")]
+        write(found, parts, [1, 0, 1])
+        assert [list(read(part).texts("text")) for part in parts] == [[texts[1]], [texts[0], texts[2]]], ending
 
 
 def test_labels_in_lists_and_in_texts_are_the_same_labels(tmp_path: Path) -> None:
@@ -46,7 +51,57 @@ def test_a_cell_may_be_of_any_length(tmp_path: Path) -> None:
     long = "love " * 100_000
     for name, separator in (("t.csv", ","), ("t.tsv", "\t")):
         (tmp_path / name).write_text(f"text{separator}labels\n{long}{separator}joy\n")
-        assert read(tmp_path / name).texts("text") == [long]
+        assert list(read(tmp_path / name).texts("text")) == [long]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "jsonl.gz", "parquet"])
+def test_the_texts_of_a_file_are_never_all_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(streams, "CHARACTERS", 2**16)
+    texts = [f"word{i} " * (2**13) for i in range(8)] * 8
+    path, size = tmp_path / f"t.{ending}", sum(map(len, texts))
+    if ending == "parquet":
+        parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=8)
+        monkeypatch.setattr("rsoftmax.labels.models.tables.ROWS_READ", 1)
+    elif ending == "csv":
+        write_csv(path, [["text"], *([text] for text in texts)])
+    else:
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        path.write_bytes(gzip.compress(lines) if ending == "jsonl.gz" else lines)
+        del lines
+    expected = TfIdf.fit(texts).transform(texts).toarray()
+    del texts
+    tracemalloc.start()
+    try:
+        column = read(path).texts("text")
+        vectorizer = TfIdf.fit(column)
+        x = vectorizer.transform(column)
+        parts = [part.as_texts(";")["text"][0][:5] for part in read(path).parts(1000)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 2
+    assert (x.toarray() == expected).all()
+    assert parts == [f"word{i}" for i in range(8)] * 8  # a part has no more than 2**16 characters
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path, row = tmp_path / "t.jsonl", '{"text": "a"}\n'
+    path.write_text(2 * row)
+    texts = read(path).texts("text")
+    path.write_text(3 * row)
+    with pytest.raises(ValueError, match=r"t\.jsonl has changed since its rows were counted"):
+        list(texts)
+    texts = iter(read(path).texts("text"))
+    next(texts)
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(ValueError, match=r"t\.jsonl has changed since its rows were counted"):
+        list(texts)
+    texts = read(path).texts("text")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"t\.jsonl"):
+        list(texts)
 
 
 BAD: dict[str, tuple[str, str, str]] = {
@@ -70,7 +125,7 @@ BAD: dict[str, tuple[str, str, str]] = {
 
 def read_all(path: Path) -> None:
     table = read(path)
-    table.texts("text")
+    list(table.texts("text"))
     table.labels("labels", ";")
 
 
@@ -96,10 +151,10 @@ def test_numbers_must_be_finite_and_fit_float32(tmp_path: Path) -> None:
     for number in ("nan", "-inf", "1e39", "", "True", f"1{400 * '0'}"):
         (tmp_path / "t.csv").write_text(f"u,labels\n1,a\n{number},b\n")
         with pytest.raises(ValueError, match=r"t\.csv, row 2: 'u' must be a number"):
-            pytest.fail(f"{number}: {read(tmp_path / 't.csv').rows(['u'])}")
+            pytest.fail(f"{number}: {read(tmp_path / 't.csv').features(['u'])}")
     (tmp_path / "t.jsonl").write_text(f'{{"u": 1{400 * "0"}, "labels": "a"}}\n')
     with pytest.raises(ValueError, match=r"t\.jsonl, row 1: 'u' must be a number"):
-        read(tmp_path / "t.jsonl").rows(["u"])
+        read(tmp_path / "t.jsonl").features(["u"])
 
 
 def test_a_cell_of_csv_is_never_a_formula_and_otherwise_comes_back(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from rsoftmax.labels import LabelModel
+from rsoftmax.labels.models.stages import Stages
 from rsoftmax.labels.models.tree import (
     CANDIDATES,
     LabelTrees,
@@ -142,7 +143,7 @@ def test_a_cluster_without_training_texts_is_never_predicted() -> None:
     y = sp.csr_array((np.ones(80, np.float32), (np.arange(80), np.arange(80) % 3)), shape=(80, 2000))
     names = [f"label{i}" for i in range(2000)]
     trees = LabelTrees(2000, {})
-    trees.fit(x, y, None, names=names, random_state=0, verbose=False)
+    trees.fit(x, y, None, names=names, random_state=0, verbose=False, stages=Stages())
     marginals, predicted = trees.predict(x)
     assert np.isfinite(marginals.data).all()
     assert set(marginals.indices[predicted]) <= {0, 1, 2}

@@ -1,7 +1,7 @@
 """Saved label models: ``rsoftmax evaluate``, ``export`` and ``app``; how commands load models and read their inputs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,13 +116,13 @@ def register_sparse_attention() -> None:
     register_attention()
 
 
-def read_items(table: "Table", modality: str, column: str, categories: Any = None) -> list[Any]:
-    """The inputs in a column, or in several columns with commas between their names.
+def read_items(table: "Table", modality: str, column: str, categories: Any = None) -> Sequence[Any]:
+    """The inputs in a column, or in several columns with commas between their names; texts are a stream.
 
     A trained model says which columns of a table hold categories.
     """
     if modality == "features":
-        return table.rows([name.strip() for name in column.split(",")], categories)
+        return table.features([name.strip() for name in column.split(",")], categories)
     return table.texts(column) if modality == "text" else table.files(column)
 
 
@@ -141,7 +141,7 @@ def separator_of(model: "BaseLabelModel") -> str:
 
 
 @contextmanager
-def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
+def item_errors(table: "Table | None", items: Sequence[Any]) -> Iterator[None]:
     """Report errors in the items of a table with the file and the row; an image is named by its path."""
     with usage_errors():
         try:
@@ -149,8 +149,8 @@ def item_errors(table: "Table | None", items: list[Any]) -> Iterator[None]:
         except (TypeError, ValueError) as error:
             message = str(error)
             match = re.match(r"(?:item|row) (\d+): (.*)", message, re.DOTALL)
-            paths = (row for row, item in enumerate(items, 1) if message.startswith(f"{item}: "))
-            row = match[1] if match else next(paths, None)
+            paths = enumerate(items if isinstance(items, list) else (), 1)
+            row = match[1] if match else next((row for row, item in paths if message.startswith(f"{item}: ")), None)
             if table is None or row is None:
                 raise
             raise ValueError(f"{table.path}, row {row}: {match[2] if match else message}") from None

@@ -1,7 +1,7 @@
 """``rsoftmax predict``."""
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from os.path import exists, isdir, isfile
 from pathlib import Path
@@ -28,16 +28,9 @@ Predictions = list[dict[str, float]]
 class NamedItems(NamedTuple):
     """The items to label, their names in the output, and the table that they come from, if any."""
 
-    items: list[Any]
-    names: list[str]
+    items: Sequence[Any]
+    names: Sequence[Any]
     table: "Table | None" = None
-
-    def parts(self, size: int) -> "Iterator[NamedItems]":
-        """So many items at a time."""
-        for start in range(0, max(len(self.items), 1), size):
-            rows = slice(start, start + size)
-            table = None if self.table is None else self.table.part(rows)
-            yield NamedItems(self.items[rows], self.names[rows], table)
 
 
 def predict(
@@ -75,19 +68,19 @@ def predict(
     if explain and csv:
         raise typer.BadParameter("explanations are printed as lines or with --json, not as CSV", param_hint="--explain")
     loaded = load(model)
-    inputs = _inputs(loaded, data, {"text": text, "image": image})
+    columns = {"text": text, "image": image}
+    inputs = _inputs(loaded, data, columns)
     if loaded.modality == "image" and inputs.table is None:
-        inputs = _openable(inputs.items, skip_bad)
+        inputs = _openable(list(inputs.items), skip_bad)
     if explain:
-        _explain(loaded, data, inputs, every_label, json, show)
+        _explain(loaded, data, inputs, columns, every_label, json, show)
         return
     if show is not None and loaded.modality == "features":
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
     with item_errors(inputs.table, inputs.items):
         loaded.check(inputs.items)
-    at_once = TEXTS_AT_ONCE if loaded.modality == "text" and not figures else max(len(inputs.items), 1)
-    for number, part in enumerate(inputs.parts(at_once)):
+    for number, part in enumerate(_parts(loaded, inputs, columns, bool(figures))):
         with item_errors(part.table, part.items):
             output = loaded.outputs(part.items)
         predicted = loaded.name_labels(output)
@@ -106,7 +99,13 @@ def predict(
 
 
 def _explain(
-    model: "BaseLabelModel", data: list[str], inputs: NamedItems, every_label: bool, json: bool, show: Path | None
+    model: "BaseLabelModel",
+    data: list[str],
+    inputs: NamedItems,
+    columns: dict[str, str | None],
+    every_label: bool,
+    json: bool,
+    show: Path | None,
 ) -> None:
     """Print the passages behind each label, and highlight them in a page of HTML."""
     from rsoftmax.labels.models.explanation import explanations_page
@@ -119,14 +118,19 @@ def _explain(
         if show.suffix.lower() != ".html" or not show.resolve().parent.is_dir():
             raise typer.BadParameter(f"{show} must be an .html file in an existing folder", param_hint="--show")
     with item_errors(inputs.table, inputs.items):
-        explained = model.explain(inputs.items, every_label=every_label)
-    for line in (_explained_json if json else _explained_lines)(inputs, explained):
-        typer.echo(line)
+        model.check(inputs.items)
+    on_page: list[tuple[str, str, dict[str, Explanation]]] = []
+    for part in _parts(model, inputs, columns):
+        with item_errors(part.table, part.items):
+            explained = model.explain(part.items, every_label=every_label)
+        for line in (_explained_json if json else _explained_lines)(part, explained):
+            typer.echo(line)
+        if show is not None:
+            numbers = map(str, range(len(on_page) + 1, len(on_page) + len(explained) + 1))
+            on_page += zip(numbers, part.items, explained, strict=True)
     if show is not None:
-        names = (str(number) for number in range(1, len(explained) + 1))
-        page = explanations_page(list(zip(names, inputs.items, explained, strict=True)))
         with usage_errors("--show"), replacing(show) as unfinished:
-            unfinished.write_text(page, encoding="utf-8")
+            unfinished.write_text(explanations_page(on_page), encoding="utf-8")
         typer.echo(f"wrote {show}", err=json)
 
 
@@ -138,10 +142,7 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
     is_table = len(data) == 1 and ending(Path(word)) in READERS
     if is_table and not (modality == "text" and " " in word and not exists(word)):
         with usage_errors("DATA"):
-            table = read(Path(word))
-            column = column_for(model, modality, columns.get(modality))
-            items = read_items(table, modality, column, getattr(model.config, "categories", None))
-        return NamedItems(items, [str(row) for row in range(1, len(items) + 1)], table)
+            return _of_table(model, read(Path(word)), columns)
     if modality == "features":
         raise typer.BadParameter(f"pass the rows as a table: {', '.join(READERS)}", param_hint="DATA")
     with usage_errors("DATA"):
@@ -150,6 +151,29 @@ def _inputs(model: "BaseLabelModel", data: list[str], columns: dict[str, str | N
             return NamedItems(texts, texts)
         paths = [image for path in data for image in _images(Path(path))]
     return NamedItems(paths, [path.name for path in paths])
+
+
+def _of_table(model: "BaseLabelModel", table: "Table", columns: dict[str, str | None]) -> NamedItems:
+    """The items of a table, named by the numbers of their rows."""
+    column = column_for(model, model.modality, columns.get(model.modality))
+    items = read_items(table, model.modality, column, getattr(model.config, "categories", None))
+    return NamedItems(items, range(table.start + 1, table.start + len(table) + 1), table)
+
+
+def _parts(
+    model: "BaseLabelModel", inputs: NamedItems, columns: dict[str, str | None], at_once: bool = False
+) -> Iterator[NamedItems]:
+    """The texts in parts, which are printed one by one; other items all at once."""
+    from rsoftmax.labels.models.streams import batches
+
+    if at_once or model.modality != "text" or not len(inputs.items):
+        yield inputs
+    elif inputs.table is None:
+        for texts in batches(inputs.items, TEXTS_AT_ONCE):
+            yield NamedItems(texts, texts)
+    else:
+        for part in inputs.table.parts(TEXTS_AT_ONCE):
+            yield _of_table(model, part, columns)
 
 
 def _texts(texts: list[str]) -> list[str]:
@@ -231,7 +255,7 @@ def _draw(inputs: NamedItems, predicted: Predictions, every: Predictions, figure
     for item, name, labels, marginals, figure in zip(*inputs[:2], predicted, every, figures, strict=True):
         figure.parent.mkdir(parents=True, exist_ok=True)
         shown = item if isinstance(item, str) else open_image(item, str(item))
-        draw_labels(shown, marginals, labels, figure, name)
+        draw_labels(shown, marginals, labels, figure, str(name))
 
 
 def _text_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
@@ -239,14 +263,14 @@ def _text_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
 
     for name, labels in zip(inputs.names, predictions, strict=True):
         listed = ", ".join(f"{printable(label)} {readable(p)}" for label, p in labels.items())
-        yield f"{printable(name)}: {listed or 'no label'}"
+        yield f"{printable(str(name))}: {listed or 'no label'}"
 
 
 def _json_lines(inputs: NamedItems, predictions: Predictions) -> Iterator[str]:
     from json import dumps
 
     for name, labels in zip(inputs.names, predictions, strict=True):
-        yield dumps({"item": name, "labels": labels}, ensure_ascii=False)
+        yield dumps({"item": str(name), "labels": labels}, ensure_ascii=False)
 
 
 def _explained_lines(inputs: NamedItems, explained: "list[dict[str, Explanation]]") -> Iterator[str]:
@@ -266,7 +290,7 @@ def _explained_json(inputs: NamedItems, explained: "list[dict[str, Explanation]]
 
     for name, labels, by_label in zip(inputs.names, _marginals(explained), explained, strict=True):
         listed = {label: explanation.as_dict() for label, explanation in by_label.items()}
-        yield dumps({"item": name, "labels": labels, "explanations": listed}, ensure_ascii=False)
+        yield dumps({"item": str(name), "labels": labels, "explanations": listed}, ensure_ascii=False)
 
 
 def _marginals(explained: "list[dict[str, Explanation]]") -> Predictions:
@@ -278,7 +302,7 @@ def _csv_lines(
 ) -> Iterator[str]:
     """The columns of the table, or the items, with the predicted labels, or the probabilities of all."""
     separator = separator_of(model)
-    cells = {"item": inputs.names} if inputs.table is None else inputs.table.as_texts(separator)
+    cells = {"item": list(map(str, inputs.names))} if inputs.table is None else inputs.table.as_texts(separator)
     if every_label:
         new = {name: [f"{labels[name]:.6f}" for labels in shown] for name in model.names}
     else:

@@ -1,6 +1,7 @@
 """``rsoftmax review``."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,7 +65,7 @@ def review(
         table = read(data)
         item_column = column_for(loaded, loaded.modality, columns.get(loaded.modality))
         items = _items(loaded, table, columns)
-        if any(cell not in (None, "", []) for cell in table.cells.get(label_column, ())):
+        if label_column in table.names and any(cell not in (None, "", []) for cell in table.column(label_column)):
             raise ValueError(f"{table.path}: the column {label_column!r} has labels already; rename or empty it")
     with item_errors(table, items):
         reviewed = loaded.review(items, verbose=True)
@@ -102,7 +103,7 @@ def _set_levels(
         )
 
 
-def _items(model: "BaseLabelModel", table: "Table", columns: dict[str, str | None]) -> list[Any]:
+def _items(model: "BaseLabelModel", table: "Table", columns: dict[str, str | None]) -> Sequence[Any]:
     column = column_for(model, model.modality, columns.get(model.modality))
     return read_items(table, model.modality, column, getattr(model.config, "categories", None))
 
@@ -110,7 +111,7 @@ def _items(model: "BaseLabelModel", table: "Table", columns: dict[str, str | Non
 def _cells(
     model: "BaseLabelModel",
     table: "Table",
-    items: list[Any],
+    items: Sequence[Any],
     reviewed: list["ReviewedItem"],
     label_column: str,
     image_column: str,

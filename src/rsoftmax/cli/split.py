@@ -42,12 +42,13 @@ def split(
             raise ValueError(f"{table.path}: the column {labels!r} contains no labels")
         group_of = None if groups is None else [repr(cell) for cell in table.column(groups)]
     part = stratified_parts(matrix, list(shares.values()), np.random.RandomState(seed), group_of)
-    rows = {name: np.flatnonzero(part == i).tolist() for i, name in enumerate(shares)}
-    if empty := [name for name, indices in rows.items() if not indices]:
+    rows = {name: np.flatnonzero(part == i) for i, name in enumerate(shares)}
+    if empty := [name for name, indices in rows.items() if not len(indices)]:
         message = f"no rows are left for {empty[0]}; {table.path} has {count_of(len(table), 'row')}"
         raise typer.BadParameter(message, param_hint="--groups" if groups else "DATA")
     with usage_errors("--out"):
-        paths = write(table, {out / f"{name}{ending(table.path)}": indices for name, indices in rows.items()})
+        paths = [out / f"{name}{ending(table.path)}" for name in rows]
+        write(table, paths, part.tolist())
     for path, indices in zip(paths, rows.values(), strict=True):
         missing = int((matrix[indices].sum(0) == 0).sum())
         without = f", {count_of(missing, 'label')} missing" if missing else ""

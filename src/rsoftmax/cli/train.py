@@ -158,12 +158,17 @@ def train(
         table = read(data)
         categories = _categories(table, column, categorical) if categorical else None
         items, y = read_items(table, modality, column, categories), table.labels(labels, separator)
-    added = None if add is None else _added(add, modality, column, labels, separator, categories)
-    held_out = None
+        items = items if is_words else list(items)
+    added = held_out = None
+    tables = [table]
+    if add is not None:
+        with usage_errors("--add"):
+            tables.append(read(add))
+            added = _added(tables[-1], modality, column, labels, separator, categories)
     if validation is not None:
         with usage_errors("--validation"):
-            rows = read(validation)
-            held_out = read_items(rows, modality, column), rows.labels(labels, separator)
+            tables.append(read(validation))
+            held_out = read_items(tables[-1], modality, column), tables[-1].labels(labels, separator)
     with usage_errors("DATA"):
         every = y + (added[1] if added else []) + (held_out[1] if held_out else [])
         names = _names(table, every, labels, separator)
@@ -178,36 +183,27 @@ def train(
     settings |= {"random_state": seed, "verbose": True}
     columns = {modality: column, "labels": labels, "separator": separator}
     model.columns.update(columns)
-    if finetune:
-        choices = (
-            columns,
-            encoder,
-            decoding,
-            options,
-            validation,
-            attention,
-            parameter,
-            max_tokens,
-            seed,
-            guarantee,
-            review,
-            added,
-        )
-        digest = hashlib.sha256(table.path.read_bytes() + repr(choices).encode()).hexdigest()[:12]
-        options["checkpoints"] = out.resolve().parent / f".{out.resolve().name}.finetuning-{digest}"
+    if not is_words and not trees:
+        with usage_errors():
+            settings |= _training(finetune, options)
+    checkpoints = None
+    if finetune or is_words:
+        choices = (columns, encoder, decoding, options, attention, parameter, max_tokens, seed, guarantee, review)
+        checkpoints = settings["checkpoints"] = _checkpoints(out.resolve(), tables, *choices, add, validation)
     try:
         with item_errors(table, items):
-            model.fit(items, y, **settings, **({} if is_words or trees else _training(finetune, options)))
+            try:
+                model.fit(items, y, **settings)
+            except (TypeError, ValueError):  # of these items and options, which no rerun would change
+                _remove(checkpoints, finetune)
+                raise
     except KeyboardInterrupt:
-        left = "rerun the command to resume from the last checkpoint" if finetune else "nothing was written"
+        left = "nothing was written" if checkpoints is None else "rerun the command to resume from the last checkpoint"
         typer.echo(f"\nstopped: {left}", err=True)
         raise typer.Exit(130) from None
     with usage_errors("--out"):
         model.save(out)
-    if finetune:
-        from rsoftmax.labels.models.finetuning import remove_checkpoints
-
-        remove_checkpoints(options["checkpoints"])
+    _remove(checkpoints, finetune)
     _report(model, out, 0 if validation else len(items) + len(added[0] if added else []))
 
 
@@ -226,23 +222,19 @@ def _categories(table: "Table", features: str, categorical: str) -> set[str]:
 
 
 def _added(
-    path: Path, modality: str, column: str, labels: str, separator: str, categories: set[str] | None
-) -> tuple[list[Any], list[list[str]]]:
+    table: "Table", modality: str, column: str, labels: str, separator: str, categories: set[str] | None
+) -> tuple[Any, list[list[str]]]:
     """The items and labels of a table; rows that wait for a review are left out."""
-    from rsoftmax.labels.models.tables import read
+    from rsoftmax.labels.models.streams import select
 
-    with usage_errors("--add"):
-        table = read(path)
-        waiting = [bool(cell) for cell in table.cells.get(ASKED, [None] * len(table))]
-        if any(waiting):
-            typer.echo(f"{path}: {sum(waiting)} of {len(table)} rows wait for a review and are left out", err=True)
-        if all(waiting):
-            raise ValueError(f"{path}: every row waits for a review; empty the cell {ASKED!r} of rows that are done")
-        rows = zip(
-            read_items(table, modality, column, categories), table.labels(labels, separator), waiting, strict=True
-        )
-        items, y = zip(*((item, names) for item, names, waits in rows if not waits), strict=True)
-        return list(items), list(y)
+    asked = table.column(ASKED) if ASKED in table.names else [None] * len(table)
+    done = [row for row, cell in enumerate(asked) if not cell]
+    if waiting := len(table) - len(done):
+        typer.echo(f"{table.path}: {waiting} of {len(table)} rows wait for a review and are left out", err=True)
+    if not done:
+        raise ValueError(f"{table.path}: every row waits for a review; empty the cell {ASKED!r} of rows that are done")
+    items, y = read_items(table, modality, column, categories), table.labels(labels, separator)
+    return select(items, done), select(y, done)
 
 
 def _one_input(columns: dict[str, str | None]) -> tuple[str, str]:
@@ -356,8 +348,30 @@ def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
     return {"training": TrainingOptions(**options)}
 
 
+def _checkpoints(out: Path, tables: list["Table"], *choices: Any) -> Path:
+    """The hidden folder for checkpoints of this training: of the same files and options."""
+    from rsoftmax import __version__
+
+    digest = hashlib.sha256(repr((__version__, choices)).encode())
+    for table in tables:
+        with table.path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return out.parent / f".{out.name}.training-{digest.hexdigest()[:12]}"
+
+
+def _remove(checkpoints: Path | None, finetune: bool) -> None:
+    """Delete the checkpoints of a training that is over."""
+    if checkpoints is None:
+        return
+    if finetune:
+        from rsoftmax.labels.models.finetuning import remove_checkpoints as remove
+    else:
+        from rsoftmax.labels.models.stages import remove_stages as remove
+    remove(checkpoints)
+
+
 def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
-    """Print the scores; if they come from all ``rows`` of training, they are cross-validated."""
+    """Print the scores; if they come from all ``rows`` but those that set the review, they are cross-validated."""
     from rsoftmax.labels.decoding import AVERAGES
 
     scores = model.evaluation
@@ -367,10 +381,8 @@ def _report(model: "BaseLabelModel", out: Path, rows: int) -> None:
         typer.echo(f"guaranteed: {scores['guarantee']}{exceptions}")
     if model.review_thresholds is not None:
         typer.echo(f"rsoftmax review {out} TABLE --out FOLDER writes the rows that a person should look at")
-    where = (
-        f"cross-validated on {rows} rows"
-        if scores["num_samples"] == rows
-        else f"on {scores['num_samples']} held-out rows"
-    )
+    scored, apart = scores["num_samples"], (model.config.review or {"num_samples": 0})["num_samples"]
+    is_crossed = "guarantee" not in scores and scored == rows - apart
+    where = f"cross-validated on {scored} rows" if is_crossed else f"on {scored} held-out rows"
     typer.echo(f"wrote {out}: {count_of(len(model.names), 'label')}; {where}:")
     typer.echo(", ".join(f"{name} F1 {share(scores[name])}" for name in AVERAGES))

@@ -158,7 +158,7 @@ def run(data: Path, run: Run) -> Record:
 def load(path: Path) -> Texts:
     """The texts and labels of a file."""
     table = read(path)
-    return Texts(table.texts("text"), table.labels("labels", ";"))
+    return Texts(list(table.texts("text")), table.labels("labels", ";"))
 
 
 # ---------------------------------------------------------------------------------------------- the report

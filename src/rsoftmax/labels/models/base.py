@@ -15,6 +15,7 @@ from rsoftmax.labels.evaluation import Evaluation, evaluate
 from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.models.explanation import Explanation
+from rsoftmax.labels.models.streams import join, select
 from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
@@ -178,7 +179,7 @@ class BaseLabelModel(ABC):
                 review_thresholds(*at_best, **review)
         if added is not None:
             more, more_y = self._checked(*added)
-            items, y = [*items, *more], stack(y, more_y)
+            items, y = join(items, more), stack(y, more_y)
         checked = None if validation is None else self._checked(*validation)
         scores = self.train_on(items, y, checked, random_state=random_state, verbose=verbose, **settings)
         self.config.evaluation, self.config.review = scores.as_dict(), None
@@ -447,8 +448,8 @@ def split(items: Sequence[Any], y: Any, random_state: int, fraction: float) -> t
     if size >= len(items):
         raise ValueError(f"holding out some items needs at least 2, got {len(items)}")
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(random_state)).tolist()
-    held_out, train = order[:size], order[size:]
-    return ([items[i] for i in train], y[train]), ([items[i] for i in held_out], y[held_out])
+    held_out, train = sorted(order[:size]), sorted(order[size:])
+    return (select(items, train), y[train]), (select(items, held_out), y[held_out])
 
 
 def indicator(y: Labels, names: Sequence[str]) -> Tensor:

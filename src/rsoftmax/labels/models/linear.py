@@ -1,5 +1,6 @@
 """One linear classifier for each label, on sparse features: a few to about a thousand labels."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
@@ -8,12 +9,15 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils import Tags
 from torch import Tensor, nn
 
 from rsoftmax.labels.decoding import Decoder
 from rsoftmax.labels.estimators.expected_f1 import ExpectedF1Classifier
 from rsoftmax.labels.evaluation import Evaluation
+from rsoftmax.labels.models.stages import Stages
 from rsoftmax.labels.sparse import evaluate_csr
 
 __all__ = ["OneVsRest", "SparseOutput"]
@@ -38,14 +42,55 @@ class SparseOutput(NamedTuple):
     predicted: NDArray[np.bool_]
 
 
-class SparseRegression(LogisticRegression):  # type: ignore[misc]
-    """A logistic regression without the weights that hardly matter, as a sparse matrix."""
+class SparseRegressions(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A logistic regression for each label, without the weights that hardly matter.
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit, then leave out small weights."""
-        super().fit(X, y, sample_weight)
-        self.coef_[abs(self.coef_) < SMALLEST] = 0
-        return self.sparsify()  # type: ignore[no-any-return]
+    Args:
+        random_state: seeds the solver.
+        stages: finished regressions, named by what they were fitted on.
+
+    Attributes:
+        coef_: a sparse matrix [K, features].
+        intercept_: [K].
+    """
+
+    def __init__(self, random_state: int, stages: Stages) -> None:
+        self.random_state = random_state
+        self.stages = stages
+
+    def fit(self, X: sp.csr_matrix, y: NDArray[np.int64]) -> Self:
+        """Fit to features [samples, d] and labels [samples, K] or [samples]."""
+        labels = y.reshape(len(y), -1).astype(bool)
+        content = hashlib.sha256()
+        for array in (X.data, X.indices, X.indptr, labels):
+            content.update(array.tobytes())
+        tensors = self.stages(f"fold-{content.hexdigest()[:16]}", lambda: self._fit(X, labels))
+        arrays = tuple(tensors[name].numpy() for name in ("data", "indices", "indptr"))
+        self.coef_ = sp.csr_array(arrays, shape=(labels.shape[1], X.shape[1]))
+        self.intercept_ = tensors["intercept"].numpy()
+        return self
+
+    def _fit(self, x: sp.csr_matrix, labels: NDArray[np.bool_]) -> dict[str, Tensor]:
+        options = {"C": C, "solver": "liblinear", "dual": True, "tol": TOLERANCE, "random_state": self.random_state}
+        weights, biases = [], []
+        for column in labels.T:
+            regression = LogisticRegression(**options).fit(x, column)
+            weights.append(sp.csr_array(np.where(abs(regression.coef_) < SMALLEST, 0, regression.coef_)))
+            biases.append(regression.intercept_)
+        matrix = sp.csr_array(sp.vstack(weights))
+        arrays = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+        arrays["intercept"] = np.concatenate(biases)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def decision_function(self, X: sp.csr_matrix) -> NDArray[np.float64]:
+        """Log-odds [samples, K]."""
+        log_odds: NDArray[np.float64] = (X @ self.coef_.T).toarray() + self.intercept_
+        return log_odds
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label, tags.input_tags.sparse = True, True
+        return tags
 
 
 class Sized(nn.Module):
@@ -210,6 +255,7 @@ class OneVsRest(SparseClassifier):
         names: Sequence[str],
         random_state: int,
         verbose: bool,
+        stages: Stages,
     ) -> Evaluation:
         """Fit classifiers and decoder; the evaluation is the one on held-out texts.
 
@@ -220,15 +266,16 @@ class OneVsRest(SparseClassifier):
             names: the names of the labels.
             random_state: seeds the folds.
             verbose: show a progress bar.
+            stages: finished folds.
         """
         cv: Any = 5
         if validation is not None:
             cv = [(np.arange(x.shape[0]), x.shape[0] + np.arange(validation[0].shape[0]))]
             x, y = sp.vstack([x, validation[0]], "csr"), sp.vstack([y, validation[1]], "csr")
         jobs = -1 if x.nnz * len(names) > WORTH_PROCESSES else None
-        regression = SparseRegression(C=C, solver="liblinear", dual=True, tol=TOLERANCE, random_state=random_state)
+        regressions = SparseRegressions(random_state, stages)
         model = ExpectedF1Classifier(
-            regression, cv=cv, random_state=random_state, verbose=int(verbose), n_jobs=jobs, **self.options
+            regressions, cv=cv, random_state=random_state, verbose=int(verbose), n_jobs=jobs, **self.options
         )
         rules = {rule: self.options.get(rule, ()) for rule in ("implies", "exclusive")}
         model.set_params(**{rule: [[names[i] for i in group] for group in groups] for rule, groups in rules.items()})
@@ -243,14 +290,16 @@ class OneVsRest(SparseClassifier):
 
     def _take_over(self, model: ExpectedF1Classifier, features: int) -> None:
         """The mean of the fold models; labels without any are predicted always or never."""
-        fitted: list[list[Any]] = [[] for _ in self.linear.bias]
+        labels = len(self.linear.bias)
+        weights, bias, folds = sp.csr_array((labels, features)), np.zeros(labels), np.zeros(labels)
         for fold in model.models_[0]:
-            for label, regression in zip(fold.varying_, fold.models_, strict=True):
-                fitted[label].append(regression)
-        none = sp.csr_array((1, features))
-        means = [sum((one.coef_ for one in some), none) / max(len(some), 1) for some in fitted]
-        biases = [[float(one.intercept_[0]) for one in some] for some in fitted]
-        self.linear.assign(sp.csr_array(sp.vstack(means).T), [sum(some) / max(len(some), 1) for some in biases])
+            for one in fold.models_:  # none, if no label varies
+                columns, rows = fold.varying_, np.arange(len(fold.varying_))
+                place = sp.csr_array((np.ones(len(rows)), (columns, rows)), shape=(labels, len(rows)))
+                weights, bias, folds = weights + place @ one.coef_, bias + place @ one.intercept_, folds + place.sum(1)
+        folds = folds.clip(min=1)
+        weights.data /= np.repeat(folds, np.diff(weights.indptr))
+        self.linear.assign(sp.csr_array(weights.T), bias / folds)
         self.decoder, constant = model.decoder_, torch.from_numpy(model._constant)
         never_varies, line = ~constant.isnan(), self.decoder.calibration
         line.slope[never_varies] = 0

@@ -30,6 +30,8 @@ from rsoftmax.labels.models.base import (
 from rsoftmax.labels.models.explanation import Explanation, explain_words
 from rsoftmax.labels.models.folders import SETTINGS, WEIGHTS, WORDS, kind_of, read_settings, write
 from rsoftmax.labels.models.linear import OneVsRest, SparseOutput, score
+from rsoftmax.labels.models.stages import Stages
+from rsoftmax.labels.models.streams import Stream
 from rsoftmax.labels.models.tfidf import TfIdf
 from rsoftmax.labels.models.tree import LabelTrees
 from rsoftmax.labels.rules import Output
@@ -41,6 +43,7 @@ __all__ = ["LabelModel"]
 
 VOCABULARY = "vocabulary.json"
 RULES = ("implies", "exclusive")
+CSR = ("data", "indices", "indptr")
 MANY = 1000  # labels: more of them are learned by label trees
 
 
@@ -120,7 +123,8 @@ class LabelModel(BaseLabelModel):
         Args:
             items: texts.
             y: the names for each text, or a matrix of 0 and 1.
-            settings: validation, guarantee, review, added, random_state, verbose.
+            settings: validation, guarantee, review, added, random_state, verbose; ``checkpoints``, a folder for this
+                training alone: if it is interrupted, the same call resumes after the last finished stage there.
         """
         if self.labels is None and not holds_names(y):
             raise ValueError("LabelModel: labels are a matrix; name its columns: LabelModel(labels=['anger', 'joy'])")
@@ -128,15 +132,43 @@ class LabelModel(BaseLabelModel):
         self.config.head = options_by_index(self.names, self.options)
         return super().fit(items, y, **settings)
 
-    def train_on(  # type: ignore[override]  # no further settings
-        self, items: Sequence[str], y: sp.csr_array, validation: Any, *, random_state: int, verbose: bool
+    def train_on(  # type: ignore[override]  # one further setting
+        self,
+        items: Sequence[str],
+        y: sp.csr_array,
+        validation: Any,
+        *,
+        random_state: int,
+        verbose: bool,
+        checkpoints: str | Path | None = None,
     ) -> Evaluation:
         """Fit vectorizer and classifier."""
-        self.vectorizer = TfIdf.fit(tqdm(items, desc="reading words", unit="texts", disable=not verbose))
-        x = self.embed(items, verbose=verbose)
-        held_out = None if validation is None else (self.embed(validation[0], verbose=verbose), validation[1])
+        stages = Stages(None if checkpoints is None else Path(checkpoints))
+        parts = [items] if validation is None else [items, validation[0]]
+        tensors = stages("features", lambda: self._features(parts, verbose))
+        self.vectorizer = TfIdf(json.loads(tensors["terms"].numpy().tobytes()), tensors["idf"].numpy())
+        x, *held_out = (
+            sp.csr_array(
+                tuple(tensors[f"{number}.{name}"].numpy() for name in CSR), shape=(len(part), len(tensors["idf"]))
+            )
+            for number, part in enumerate(parts)
+        )
         self.classifier = _kind(self.names)(len(self.names), self.config.head)
-        return self.classifier.fit(x, y, held_out, names=self.names, random_state=random_state, verbose=verbose)
+        calibrating = None if validation is None else (*held_out, validation[1])
+        return self.classifier.fit(
+            x, y, calibrating, names=self.names, random_state=random_state, verbose=verbose, stages=stages
+        )
+
+    def _features(self, parts: list[Sequence[str]], verbose: bool) -> dict[str, Tensor]:
+        """The vocabulary of the first part, and the features of all, as tensors."""
+        bar = tqdm(parts[0], desc="reading words", unit="texts", disable=not verbose)
+        self.vectorizer = TfIdf.fit(bar)
+        terms = bytearray(json.dumps(self.vectorizer.terms).encode())
+        tensors = {"terms": torch.frombuffer(terms, dtype=torch.uint8), "idf": torch.from_numpy(self.vectorizer.idf)}
+        for number, part in enumerate(parts):
+            x = self.embed(part, verbose=verbose)
+            tensors |= {f"{number}.{name}": torch.from_numpy(getattr(x, name)) for name in CSR}
+        return tensors
 
     @property
     def modality(self) -> Literal["text"]:
@@ -148,11 +180,11 @@ class LabelModel(BaseLabelModel):
         """Calibration, thresholds and constraints."""
         return self.classifier.decoder
 
-    def check(self, items: Iterable[str]) -> list[str]:
-        """The texts as a list; raises unless all are texts."""
+    def check(self, items: Iterable[str]) -> Sequence[str]:
+        """The texts as a list, unless they are a stream; raises unless all are texts."""
         if isinstance(items, str | Path):
             raise TypeError(f"expected a list of texts, got one text; write [{str(items)[:20]!r}]")
-        texts = list(items)
+        texts = items if isinstance(items, Stream) else list(items)
         for number, text in enumerate(texts, 1):
             if not isinstance(text, str):
                 raise TypeError(f"item {number}: expected a text, got {text!r:.80}, a {type(text).__name__}")

@@ -7,13 +7,14 @@ with n occurrences of term t in document d, and N_t of N documents that contain 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from rsoftmax.labels.models.streams import batches
 
 __all__ = ["Occurrences", "TfIdf"]
 
@@ -120,7 +121,7 @@ class TfIdf:
         ids: dict[str, int] = {}
         word_counts, pairs, pair_counts = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
         num_texts, least = 0, 1
-        for batch in _batches(texts):
+        for batch in batches(texts, TEXTS_AT_ONCE):
             num_texts += len(batch)
             numbered = [
                 np.array([ids.setdefault(word, len(ids)) for word in words(text)], dtype=np.int64) for text in batch
@@ -145,7 +146,7 @@ class TfIdf:
 
     def transform(self, texts: Iterable[str]) -> sp.csr_array:
         """The features of texts, float32 [texts, terms]; zeros for a text without any term."""
-        parts = [self._features(batch) for batch in _batches(texts)]
+        parts = [self._features(batch) for batch in batches(texts, TEXTS_AT_ONCE)]
         return sp.vstack(parts, "csr") if parts else sp.csr_array((0, len(self.terms)), dtype=np.float32)
 
     def locate(self, text: str) -> Occurrences:
@@ -177,13 +178,6 @@ class TfIdf:
         return x
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts, some at a time."""
-    remaining = iter(texts)
-    while batch := list(islice(remaining, TEXTS_AT_ONCE)):
-        yield batch
-
-
 def _pairs(words: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for each pair of neighbouring words."""
     return SECOND * words[:-1] + words[1:]
@@ -197,6 +191,8 @@ def _distinct(rows: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _add(
     keys: NDArray[np.int64], counts: NDArray[np.int64], new: NDArray[np.int64], more: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The sum of two tables of counts, sorted by key."""
-    merged, where = np.unique(np.concatenate([keys, new]), return_inverse=True)
-    return merged, np.bincount(where, np.concatenate([counts, more])).astype(np.int64)
+    """The sum of two tables of counts, sorted by key; the large one comes first."""
+    at = np.searchsorted(keys, new)
+    known = keys.take(at, mode="clip") == new if len(keys) else np.zeros(len(new), bool)
+    counts[at[known]] += more[known]
+    return np.insert(keys, at[~known], new[~known]), np.insert(counts, at[~known], more[~known])

@@ -11,6 +11,7 @@ Reference: Prabhu et al., Parabel: partitioned label trees for extreme classific
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from warnings import catch_warnings
 
@@ -31,6 +32,7 @@ from rsoftmax.labels.calibration import PlattScaling
 from rsoftmax.labels.decoding import Decoder
 from rsoftmax.labels.evaluation import Evaluation
 from rsoftmax.labels.models.linear import Sized, SparseClassifier, SparseLinear, score
+from rsoftmax.labels.models.stages import Stages
 
 __all__ = ["LabelTrees", "PooledIsotonic"]
 
@@ -67,6 +69,7 @@ class LabelTrees(SparseClassifier):
         names: Sequence[str],
         random_state: int,
         verbose: bool,
+        stages: Stages,
     ) -> Evaluation:
         """Fit trees, calibration and decoder; the evaluation is the one on held-out texts.
 
@@ -77,6 +80,7 @@ class LabelTrees(SparseClassifier):
             names: the names of the labels.
             random_state: seeds the clusters and the choice of held-out texts.
             verbose: show a progress bar.
+            stages: finished trees.
         """
         if validation is None:
             order = np.random.default_rng(random_state).permutation(x.shape[0])
@@ -86,7 +90,9 @@ class LabelTrees(SparseClassifier):
         x = sp.csr_matrix(x, dtype=np.float64)
         with tqdm(total=TREES * y.shape[1], desc="learning", unit="labels", disable=not verbose) as bar:
             for number, tree in enumerate(self.trees):
-                tree.fit(x, y, validation, random_state + number, bar.update)
+                fit = partial(tree.fit, x, y, validation, random_state + number, bar.update)
+                tree.load_state_dict(stages(f"tree-{number}", fit))
+                bar.update((number + 1) * y.shape[1] - bar.n)
         self._fit_decoder(*validation)
         return score(self.predict(validation[0]), validation[1], names)
 
@@ -188,8 +194,8 @@ class Tree(nn.Module):
         held_out: tuple[sp.csr_array, sp.csr_array],
         random_state: int,
         advance: Callable[[float], Any],
-    ) -> None:
-        """Fit clusters, classifiers and lines; ``advance`` is told how many labels are done."""
+    ) -> dict[str, Tensor]:
+        """Fit clusters, classifiers and lines, return all; ``advance`` is told how many labels are done."""
         clusters = clusters_of(label_vectors(x, y, random_state), random_state)
         for number, labels in enumerate(clusters):
             self.cluster[torch.from_numpy(labels)] = number
@@ -201,6 +207,7 @@ class Tree(nn.Module):
         tasks = [(some, y[some][:, labels]) for some, labels in zip(texts, clusters, strict=True)]
         self.to_labels.assign(*fit_all(x, tasks, clusters, advance))
         self._fit_lines(*held_out)
+        return self.state_dict()
 
     def forward(self, x: sp.csr_array) -> Tensor:
         """The log-probabilities of the labels of texts, [texts, K]."""
