@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from scipy.sparse import csr_array
 from torch.testing import assert_close
 
-from rsoftmax.labels import AVERAGES, LabelModel, TableModel, evaluate, evaluate_csr, indicator
+from rsoftmax.labels import AVERAGES, Average, LabelModel, TableModel, decode_csr, evaluate, evaluate_csr, indicator
 from rsoftmax.labels.models import onnx
 from rsoftmax.labels.models.tfidf import TfIdf, words
 
@@ -66,6 +66,25 @@ def test_entries_that_are_left_out_have_marginal_zero() -> None:
     for name in (*AVERAGES, "samples_zero", "brier", "calibration_error"):
         assert getattr(scores, name) == pytest.approx(getattr(dense, name))
     assert_close(scores.curve.entries, dense.curve.entries)
+
+
+@pytest.mark.parametrize("average", ["micro", "macro"])
+def test_adapted_thresholds_have_the_best_expected_f1_of_the_texts(average: Average) -> None:
+    model, new = LabelModel(average=average).fit(TEXTS, LABELS), ["red", "white", "number 3", "a red and a white one"]
+    before = model.sparse_outputs(new)
+    marginals, predicted = model.adapt(new).sparse_outputs(new)
+    csr = map(torch.from_numpy, (marginals.indptr, marginals.indices, marginals.data))
+    assert predicted.tolist() == decode_csr(*csr, len(model.names), average).tolist()
+    assert predicted.any()
+    assert not before.predicted.any()  # held-out texts have words that tell more
+    assert (marginals != before.marginals).nnz == 0
+
+
+def test_models_without_thresholds_or_with_guaranteed_ones_are_not_adapted() -> None:
+    with pytest.raises(ValueError, match="no thresholds cannot be adapted"):
+        LabelModel(average="samples").fit(TEXTS, LABELS).adapt(TEXTS)
+    with pytest.raises(ValueError, match="guaranteed thresholds cannot be adapted"):
+        LabelModel().fit(TEXTS, LABELS, guarantee={"recall": 0.8}).adapt(TEXTS)
 
 
 def test_a_guarantee_replaces_the_expected_f1(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from rsoftmax.labels.evaluation import TOP, Evaluation, LabelScores, curve_of
 
 __all__ = ["decode_csr", "evaluate_csr"]
 
+ZERO = torch.zeros((), dtype=torch.float64)
+
 
 def decode_csr(
     indptr: Tensor,
@@ -61,18 +63,16 @@ def decode_csr(
     sample = _check_csr(indptr, indices, marginals, num_labels, threshold)
     _check_sizes("tail", tail, num_labels if average == "macro" else len(indptr) - 1)
     _check_sizes("threshold", 0.0 if threshold is None else threshold, 1, num_labels)
-    entries = _Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
+    entries = Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
     tail, u = torch.as_tensor(tail, dtype=torch.float64), entries.u
-    if threshold is not None:
-        at = torch.as_tensor(threshold, dtype=torch.float64).logit().expand(num_labels)[entries.label]
-    elif average == "samples":
+    if threshold is None and average == "samples":
         k = entries.best_counts(beta, tail.expand(entries.num_samples), min_labels, max_labels, zero_division)
         return entries.ranks(u) < k[sample]
-    elif average == "macro":
-        at = entries.label_thresholds(beta, tail)[entries.label]
+    if threshold is None:
+        at = entries.thresholds(average, beta, tail)
     else:
-        left_out = float(tail * entries.num_samples if tail.ndim == 0 else tail.sum())
-        at = expected_f1_threshold(u[None], beta=beta, tail=left_out)[0] if len(u) else u
+        at = torch.as_tensor(threshold, dtype=torch.float64).logit()
+    at = at.expand(num_labels)[entries.label]
     above = u > at if threshold is None else u >= at
     if not min_labels and max_labels is None:
         return above
@@ -80,7 +80,7 @@ def decode_csr(
     return entries.ranks(u - at.where(at.isfinite(), 0)) < k[sample]
 
 
-class _Entries(NamedTuple):
+class Entries(NamedTuple):
     """Sparse marginals: the log-odds, the sample and the label of each entry, and the numbers of samples and labels."""
 
     u: Tensor
@@ -89,8 +89,14 @@ class _Entries(NamedTuple):
     num_samples: int
     num_labels: int
 
-    def label_thresholds(self, beta: float, tail: Tensor) -> Tensor:
-        """The threshold of each label, [K], as :func:`expected_f1_threshold` computes it for dense columns."""
+    def thresholds(self, average: Average, beta: float, tail: Tensor = ZERO) -> Tensor:
+        """Those of :func:`expected_f1_threshold` for dense marginals: [1] for "micro", [K] for "macro"."""
+        if average == "macro":
+            return self._label_thresholds(beta, tail)
+        left_out = float(tail * self.num_samples if tail.ndim == 0 else tail.sum())
+        return expected_f1_threshold(self.u[None], beta=beta, tail=left_out)[0] if len(self.u) else self.u.new_zeros(1)
+
+    def _label_thresholds(self, beta: float, tail: Tensor) -> Tensor:
         if tail.ndim == 0 and float(tail):
             raise ValueError(
                 f"decode_csr: average='macro' needs the tail of each label, [{self.num_labels}], got {float(tail)!r}"
@@ -220,7 +226,7 @@ def evaluate_csr(
     support, hits = y_indices.bincount(minlength=num_labels), indices[correct].bincount(minlength=num_labels).double()
     f1 = f1_of(indices, y_indices, num_labels).where(support > 0, torch.nan)
     precision, recall = hits / indices[predicted].bincount(minlength=num_labels), hits / support
-    entries = _Entries(marginals.double().logit(), sample, indices, num_samples, num_labels)
+    entries = Entries(marginals.double().logit(), sample, indices, num_samples, num_labels)
     ranks = entries.ranks(marginals)
     missed = len(y_indices) - int(positive.sum())
     pi, y = torch.cat([marginals.double(), torch.zeros(missed)]), torch.cat([positive.double(), torch.ones(missed)])

@@ -35,6 +35,7 @@ from rsoftmax.labels.models.streams import Stream
 from rsoftmax.labels.models.tfidf import TfIdf
 from rsoftmax.labels.models.tree import LabelTrees
 from rsoftmax.labels.rules import Output
+from rsoftmax.labels.sparse import Entries
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.encoder_model import EncoderModel
@@ -200,6 +201,31 @@ class LabelModel(BaseLabelModel):
     def sparse_outputs(self, items: Sequence[str], *, verbose: bool = False) -> SparseOutput:
         """The marginals of texts as a sparse matrix, and which of its entries are predicted."""
         return self._sparse_decode(self.embed(items, verbose=verbose))
+
+    def adapt(self, items: Sequence[str], *, verbose: bool = False) -> Self:
+        """Set the thresholds by the probabilities of many texts without labels, usually those to predict.
+
+        This is worth it with ``average="macro"`` and thousands of labels, most of which held-out texts hardly have. The
+        labels of a text then depend on the others. :attr:`evaluation` stays that of training.
+
+        Args:
+            items: texts.
+            verbose: show progress bars.
+
+        Raises:
+            ValueError: the model has no thresholds (``average="samples"``), or guaranteed ones.
+        """
+        decoder = self.decoder
+        if decoder.average == "samples" or "guarantee" in self.evaluation:
+            what = "no thresholds" if decoder.average == "samples" else "guaranteed thresholds"
+            raise ValueError(
+                f"LabelModel: a model with {what} cannot be adapted; train with average='macro' or 'micro'"
+            )
+        marginals, t = self.sparse_outputs(items, verbose=verbose).marginals.tocoo(), torch.from_numpy
+        u, sample, label = t(marginals.data).double().logit(), t(marginals.row).long(), t(marginals.col).long()
+        thresholds = Entries(u, sample, label, *marginals.shape).thresholds(decoder.average, decoder.beta)
+        decoder.threshold.copy_(thresholds.nan_to_num(neginf=0.0))
+        return self
 
     def predict(
         self, items: Sequence[str], *, every_label: bool = False, verbose: bool = False
