@@ -470,6 +470,20 @@ def test_without_an_encoder_texts_are_labelled_by_their_words(table: Path, tmp_p
     assert "train with --encoder" in rsoftmax("export", tmp_path / "words", "--onnx", tmp_path / "m.onnx", code=2)
 
 
+def test_thresholds_are_adapted_to_the_texts_of_a_table(model: Path, table: Path, tmp_path: Path) -> None:
+    words, new = tmp_path / "model", tmp_path / "new.csv"
+    rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", words, "--average", "macro")
+    texts, labels = [["a"], ["the the"], ["no known word"]], [["joy"], [""], ["love"]]
+    write_csv(new, [("text", "labels"), *(text + names for text, names in zip(texts, labels, strict=True))])
+    expected = LabelModel.load(words).adapt([text for (text,) in texts])
+    said = [json.loads(line)["labels"] for line in rsoftmax("predict", words, new, "--adapt", "--json").splitlines()]
+    assert said == expected.predict([text for (text,) in texts])
+    assert said != LabelModel.load(words).predict([text for (text,) in texts])
+    scores = json.loads(rsoftmax("evaluate", words, new, "--adapt", "--json"))
+    assert scores["macro"] == expected.evaluate([text for (text,) in texts], [["joy"], [], ["love"]]).macro
+    assert "a model of words" in rsoftmax("predict", model, new, "--adapt", code=2)
+
+
 def test_the_passages_behind_labels_are_printed_and_highlighted(model: Path, table: Path, tmp_path: Path) -> None:
     rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "words")
     text = "I love it. So <b>happy</b>!"

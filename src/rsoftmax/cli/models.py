@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rsoftmax.labels.models.tables import Table
 
 SHOWN = 10  # unknown labels
+ADAPT = typer.Option(
+    "--adapt",
+    help="Set the thresholds by the probabilities of these texts; for many, --average macro, and many labels.",
+)
 
 
 def evaluate(
@@ -30,6 +34,7 @@ def evaluate(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse labels unknown to the model, instead of counting them as missed.")
     ] = False,
+    adapt: Annotated[bool, ADAPT] = False,
     json: Annotated[bool, typer.Option("--json", help="Print all scores as JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot F1 by label and calibration: .png, .svg or .pdf.")] = None,
 ) -> None:
@@ -47,6 +52,8 @@ def evaluate(
         separator = separator_of(loaded) if separator is None else separator
         y = table.labels(column_for(loaded, "labels", labels), separator)
     with item_errors(table, items):
+        if adapt:
+            adapt_to(loaded, items)
         scores = loaded.evaluate(items, y, strict=strict, verbose=not json)
     if unknown := unknown_labels(y, loaded.names):
         listed = list_names(map(printable, unknown), SHOWN)
@@ -107,6 +114,16 @@ def load(folder: Path) -> "BaseLabelModel":
         if folders.kind_of(folder) == folders.LABELS:
             register_sparse_attention()
         return folders.load(folder)
+
+
+def adapt_to(model: "BaseLabelModel", texts: Sequence[str]) -> None:
+    """Adapt a model of words to texts."""
+    from rsoftmax.labels import LabelModel
+
+    if not isinstance(model, LabelModel):
+        raise typer.BadParameter("only a model of words, without an encoder, can be adapted", param_hint="--adapt")
+    with usage_errors("--adapt"):
+        model.adapt(texts, verbose=True)
 
 
 def register_sparse_attention() -> None:

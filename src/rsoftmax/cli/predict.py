@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from rsoftmax.cli.arguments import usage_errors
-from rsoftmax.cli.models import column_for, item_errors, load, read_items, separator_of
+from rsoftmax.cli.models import ADAPT, adapt_to, column_for, item_errors, load, read_items, separator_of
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
@@ -60,6 +60,7 @@ def predict(
             " With --explain: an .html file with the passages highlighted."
         ),
     ] = None,
+    adapt: Annotated[bool, ADAPT] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be opened.")] = False,
 ) -> None:
     """Predict the labels of texts, images or rows, with their probabilities."""
@@ -72,6 +73,8 @@ def predict(
     inputs = _inputs(loaded, data, columns)
     if loaded.modality == "image" and inputs.table is None:
         inputs = _openable(list(inputs.items), skip_bad)
+    if adapt:
+        adapt_to(loaded, inputs.items)
     if explain:
         _explain(loaded, data, inputs, columns, every_label, json, show)
         return
