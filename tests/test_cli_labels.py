@@ -4,10 +4,13 @@ import csv
 import gzip
 import io
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -437,6 +440,48 @@ def test_training_from_words_resumes_after_ctrl_c_and_a_kill_with_the_same_model
     for name in ("model.safetensors", "vocabulary.json", "config.json"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "model", "whole"}
+
+
+@pytest.mark.process
+@pytest.mark.train
+@pytest.mark.parametrize("num_labels", [3, 1024])
+def test_every_progress_bar_ends_at_100_percent(tmp_path: Path, num_labels: int) -> None:
+    rows = [(f"word{i} again and again", f"a{i}") for i in range(num_labels)] * max(3, 60 // num_labels)
+    table, out = tmp_path / "rows.csv", tmp_path / "model"
+    write_csv(table, [("text", "labels"), *rows])
+    words = ("train", table, "--text", "text", "--labels", "labels", "--out", out, "--validation", table)
+    bars = last_states(CliRunner().invoke(app, list(map(str, words))).stderr)
+    assert bars.keys() == {"reading words", "counting words", "learning" if num_labels == 1024 else ""}
+    terminal, screen = pty.openpty()
+    termios.tcsetwinsize(screen, (24, 100))
+    command = [sys.executable, "-m", "rsoftmax", "predict", str(out), str(table), "--json"]
+    with (tmp_path / "predicted.jsonl").open("w") as file:
+        program = subprocess.Popen(command, stdout=file, stderr=screen)
+        os.close(screen)
+        shown = read_all(terminal)
+        assert program.wait() == 0, shown
+    bars |= last_states(shown)
+    assert "predicting" in bars
+    assert all(state.startswith("100%") for state in bars.values()), bars
+    assert len((tmp_path / "predicted.jsonl").read_text().splitlines()) == len(rows)
+
+
+def last_states(printed: str) -> dict[str, str]:
+    """The last state of each progress bar, by its title."""
+    states = re.findall(r"(?:([a-z ]+): )? *(\d+%[^\r\n]*)", printed)
+    return dict(states)
+
+
+def read_all(terminal: int) -> str:
+    """What a program has written to a pseudo-terminal."""
+    parts = []
+    try:
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    except OSError:  # Linux: the program has closed it
+        pass
+    os.close(terminal)
+    return b"".join(parts).decode()
 
 
 def test_checkpoints_belong_to_the_same_files_and_options(table: Path, tmp_path: Path) -> None:

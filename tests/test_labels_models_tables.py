@@ -93,11 +93,11 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path.write_text(3 * row)
     with pytest.raises(ValueError, match=r"t\.jsonl has changed since its rows were counted"):
         list(texts)
-    texts = iter(read(path).texts("text"))
-    next(texts)
+    reading = iter(read(path).texts("text"))
+    next(reading)
     os.utime(path, ns=(0, 0))
     with pytest.raises(ValueError, match=r"t\.jsonl has changed since its rows were counted"):
-        list(texts)
+        list(reading)
     texts = read(path).texts("text")
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"t\.jsonl"):

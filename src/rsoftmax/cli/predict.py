@@ -1,7 +1,7 @@
 """``rsoftmax predict``."""
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from os.path import exists, isdir, isfile
 from pathlib import Path
@@ -166,17 +166,27 @@ def _of_table(model: "BaseLabelModel", table: "Table", columns: dict[str, str | 
 def _parts(
     model: "BaseLabelModel", inputs: NamedItems, columns: dict[str, str | None], at_once: bool = False
 ) -> Iterator[NamedItems]:
-    """The texts in parts, which are printed one by one; other items all at once."""
+    """The texts in parts, which are printed one by one; other items all at once.
+
+    The progress bar is for people whose output goes to a file.
+    """
+    from tqdm.auto import tqdm
+
     from rsoftmax.labels.models.streams import batches
 
+    parts: Iterable[NamedItems]
     if at_once or model.modality != "text" or not len(inputs.items):
-        yield inputs
+        parts = [inputs]
     elif inputs.table is None:
-        for texts in batches(inputs.items, TEXTS_AT_ONCE):
-            yield NamedItems(texts, texts)
+        parts = (NamedItems(texts, texts) for texts in batches(inputs.items, TEXTS_AT_ONCE))
     else:
-        for part in inputs.table.parts(TEXTS_AT_ONCE):
-            yield _of_table(model, part, columns)
+        parts = (_of_table(model, part, columns) for part in inputs.table.parts(TEXTS_AT_ONCE))
+    unit = {"text": "texts", "image": "images", "features": "rows"}[model.modality]
+    hidden = sys.stdout.isatty() or None  # None: unless stderr is a terminal
+    with tqdm(total=len(inputs.items), desc="predicting", unit=unit, disable=hidden) as bar:
+        for part in parts:
+            yield part
+            bar.update(len(part.items))
 
 
 def _texts(texts: list[str]) -> list[str]:
