@@ -1,8 +1,10 @@
 """Label trees: more than a thousand labels from the words of texts, with sparse marginals."""
 
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +113,42 @@ def test_contributions_are_gradients_on_the_way_from_no_feature_to_all(model: La
         expected.append(((u_up - u_down) / (0.02 * at)).mean())
     (contributions, _), *_ = model.classifier.contributions(x, [[column]])
     assert contributions[:, 0] / contributions.sum() == pytest.approx(np.array(expected) / sum(expected), abs=0.01)
+
+
+@pytest.mark.train
+def test_predictions_of_trees_obey_the_rules(tmp_path: Path) -> None:
+    texts, y = texts_about(size=3000, seed=0)
+    group = {f"label{i:04}": f"group{i // 64:02}" for i in range(NUM_LABELS)}
+    y = [[*labels, *{group[name] for name in labels}] for labels in y]
+    new, truth = texts_about(size=100, seed=1)
+    model = LabelModel(implies=group, exclusive=[["group00", "group01"]], max_labels=6).fit(texts, y)
+    assert model.evaluate(new, [[*labels, *{group[name] for name in labels}] for labels in truth]).micro > 0.85
+    model.save(tmp_path)
+    for trained in (model, LabelModel.load(tmp_path)):
+        predicted, every = (trained.predict([*new, ""], every_label=some) for some in (False, True))
+        for labels, marginals in zip(predicted, every, strict=True):
+            assert len(labels) <= 6
+            assert not {"group00", "group01"} <= labels.keys()
+            assert all(group[name] in labels for name in labels if name in group)
+            assert all(marginals[group[name]] >= pi for name, pi in marginals.items() if name in group)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("rules", "size"),
+    [({"min_labels": 60}, 60), ({"average": "samples", "min_labels": 2, "exclusive": [[*range(1, NUM_LABELS)]]}, 2)],
+)
+def test_rules_that_need_labels_without_a_marginal_are_obeyed(
+    model: LabelModel, tmp_path: Path, rules: dict[str, Any], size: int
+) -> None:
+    model.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["head"] |= rules
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    texts, _ = texts_about(size=20, seed=2)
+    for labels in LabelModel.load(tmp_path).predict([*texts, ""]):
+        assert len(labels) == size
+        assert "exclusive" not in rules or model.names[0] in labels  # the one label that excludes no other
 
 
 def test_clusters_have_equal_sizes_and_hold_similar_labels() -> None:

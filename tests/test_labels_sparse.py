@@ -1,5 +1,6 @@
 """Sparse marginals: the same labels as dense decoding, in time and memory proportional to the entries."""
 
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import torch
 from cases import draw_labels
 from torch import Tensor
 
-from rsoftmax.labels import AVERAGES, Decoder, decode_csr
+from rsoftmax.labels import AVERAGES, Decoder, decode_csr, evaluate_csr
 
 
 def to_csr(pi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,3 +118,43 @@ def test_thresholds_of_one_number_and_at_the_ends() -> None:
         for form in (threshold, torch.tensor([threshold]), torch.full((3,), threshold)):
             assert decode_csr(indptr, indices, pi, 3, threshold=form).tolist() == found
             assert decode_csr(indptr, indices, pi, 3, threshold=form, max_labels=1).tolist() == [False, False, True]
+
+
+def test_arrays_that_do_not_fit_together_are_not_evaluated() -> None:
+    right = {
+        "indptr": torch.tensor([0, 2, 3]),
+        "indices": torch.tensor([3, 0, 3]),
+        "marginals": torch.tensor([0.9, 0.1, 0.6]),
+        "predicted": torch.tensor([True, False, True]),
+        "y_indptr": torch.tensor([0, 1, 2]),
+        "y_indices": torch.tensor([3, 1]),
+    }
+    names = list("abcd")
+    assert evaluate_csr(**right, names=names).num_samples == 2
+    wrong: dict[str, list[tuple[object, str]]] = {
+        "indptr": [
+            (torch.tensor([0, 2]), "indptr must end with the number of entries"),
+            ([0, 2, 3], "must be a tensor"),
+        ],
+        "indices": [(torch.tensor([3, 0, 4]), "indices must be from 0 to 3, got 4")],
+        "marginals": [
+            (torch.tensor([0.9, 0.1]), "got [3] for 3 indices and 2 marginals and 3 predicted"),
+            (torch.tensor([0.9, 0.1, 1.5]), "marginals must be in [0, 1], got 1.5"),
+        ],
+        "predicted": [(torch.tensor([1, 0, 1]), "predicted must be a 1-d tensor of bool")],
+        "y_indptr": [
+            (torch.tensor([0, 2]), "must have as many samples, at least one, got 2 and 1"),
+            (torch.tensor([0, 3, 2]), "y_indptr must start at 0 and never decrease"),
+        ],
+        "y_indices": [
+            (torch.tensor([3.0, 1.0]), "y_indices must be a 1-d tensor of integers"),
+            (torch.tensor([3, -1]), "y_indices must be from 0 to 3, got -1"),
+        ],
+    }
+    for name, values in wrong.items():
+        for value, message in values:
+            with pytest.raises((TypeError, ValueError), match=f"evaluate_csr: .*{re.escape(message)}"):
+                evaluate_csr(**(right | {name: value}), names=names)  # type: ignore[arg-type]
+    repeated = right | {"y_indptr": torch.tensor([0, 2, 2]), "y_indices": torch.tensor([3, 3])}
+    with pytest.raises(ValueError, match="sample 0 has several entries of label 3 in y_indices"):
+        evaluate_csr(**repeated, names=names)

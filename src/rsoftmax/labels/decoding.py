@@ -39,6 +39,7 @@ __all__ = [
 Average = Literal["micro", "macro", "samples"]
 AVERAGES: tuple[Average, ...] = get_args(Average)
 DIMS: dict[str, tuple[int, ...]] = {"micro": (-2, -1), "macro": (-2,), "samples": (-1,)}  # that an average sums over
+UNLIKELY = -1e30  # the least margin of a label that a rule needs
 TINY = torch.finfo(torch.float32).tiny  # 0 / TINY = 0: the ratio of an empty sum
 
 
@@ -527,9 +528,10 @@ class Decoder(nn.Module):
                 best = self.constraints.best_f_measure(pi[sample].tolist(), self.beta, float(f_of_0[sample]))
             labels[sample] = False
             labels[(*sample, sorted(best))] = True
-        lowest = decoded.margins.where(labels, torch.inf).amin(-1, keepdim=True)
-        others = decoded.margins.minimum(lowest - 1)  # the labels have the highest margins
-        margins = decoded.margins.where(labels | ~broken[..., None], others)
+        margins = decoded.margins.clamp(min=UNLIKELY)
+        lowest = margins.where(labels, torch.inf).amin(-1, keepdim=True)
+        others = decoded.margins.minimum((lowest - 1).minimum(2 * lowest))  # the labels have the highest margins
+        margins = margins.where(labels, others).where(broken[..., None], decoded.margins)
         return Decoded(decoded.log_odds, margins, labels.sum(-1, keepdim=True))
 
     @torch.no_grad()

@@ -19,6 +19,7 @@ from rsoftmax.labels.evaluation import TOP, Evaluation, LabelScores, curve_of
 __all__ = ["decode_csr", "evaluate_csr"]
 
 ZERO = torch.zeros((), dtype=torch.float64)
+KINDS = {"marginals": "floating-point numbers", "predicted": "bool"}  # of numbers in an array; others: integers
 
 
 def decode_csr(
@@ -60,7 +61,8 @@ def decode_csr(
     check_options(average, beta, zero_division)
     check_bounds(num_labels, min_labels, max_labels)
     check_not_negative("decode_csr: tail", tail)
-    sample = _check_csr(indptr, indices, marginals, num_labels, threshold)
+    sample = _check_csr("decode_csr", num_labels, indptr=indptr, indices=indices, marginals=marginals)
+    _check_probabilities("decode_csr: threshold", torch.as_tensor(0.0 if threshold is None else threshold))
     _check_sizes("tail", tail, num_labels if average == "macro" else len(indptr) - 1)
     _check_sizes("threshold", 0.0 if threshold is None else threshold, 1, num_labels)
     entries = Entries(marginals.double().logit(), sample, indices.long(), len(indptr) - 1, num_labels)
@@ -146,37 +148,44 @@ class Entries(NamedTuple):
         return sizes.cumsum(0) - sizes
 
 
-def _check_csr(
-    indptr: Tensor, indices: Tensor, marginals: Tensor, num_labels: int, threshold: float | Tensor | None
-) -> Tensor:
-    """Check the arrays, and return the sample of each entry."""
-    arrays = {"indptr": indptr, "indices": indices, "marginals": marginals}
+def _check_csr(owner: str, num_labels: int, **arrays: Tensor) -> Tensor:
+    """Check indptr, indices and further arrays of the entries, by their names, and return the sample of each entry."""
     for name, array in arrays.items():
         if not isinstance(array, Tensor):
-            raise TypeError(f"decode_csr: {name} must be a tensor, got {type(array).__name__}; use torch.as_tensor")
-        if array.ndim != 1 or array.is_floating_point() != (name == "marginals"):
-            kind = "floating-point numbers" if name == "marginals" else "integers"
+            raise TypeError(f"{owner}: {name} must be a tensor, got {type(array).__name__}; use torch.as_tensor")
+        kind = KINDS.get(name, "integers")
+        if array.ndim != 1 or kind != _kind(array.dtype):
             raise ValueError(
-                f"decode_csr: {name} must be a 1-d tensor of {kind}, got shape {[*array.shape]}, {array.dtype}"
+                f"{owner}: {name} must be a 1-d tensor of {kind}, got shape {[*array.shape]}, {array.dtype}"
             )
-    if len(indices) != len(marginals) or not len(indptr) or int(indptr[-1]) != len(marginals):
+    (ends, indptr), (labels, indices) = list(arrays.items())[:2]
+    sizes = {name: len(array) for name, array in arrays.items() if name != ends}
+    if not len(indptr) or set(sizes.values()) != {int(indptr[-1])}:
         raise ValueError(
-            f"decode_csr: indptr must end with the number of entries, got {indptr[-1:].tolist()} for {len(indices)}"
-            f" indices and {len(marginals)} marginals"
+            f"{owner}: {ends} must end with the number of entries, got {indptr[-1:].tolist()} for"
+            f" {' and '.join(f'{size} {name}' for name, size in sizes.items())}"
         )
     if int(indptr[0]) != 0 or (indptr.diff() < 0).any():
-        raise ValueError("decode_csr: indptr must start at 0 and never decrease")
-    for name, pi in (("marginals", marginals), ("threshold", torch.as_tensor(0.0 if threshold is None else threshold))):
-        if len(wrong := pi[~((pi >= 0) & (pi <= 1))]):
-            raise ValueError(f"decode_csr: {name} must be in [0, 1], got {wrong[0]:g}; apply sigmoid to log-odds")
+        raise ValueError(f"{owner}: {ends} must start at 0 and never decrease")
+    if "marginals" in arrays:
+        _check_probabilities(f"{owner}: marginals", arrays["marginals"])
     if len(beyond := indices[(indices < 0) | (indices >= num_labels)]):
-        raise ValueError(f"decode_csr: indices must be from 0 to {num_labels - 1}, got {int(beyond[0])}")
+        raise ValueError(f"{owner}: {labels} must be from 0 to {num_labels - 1}, got {int(beyond[0])}")
     sample = torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff().long())
     entry = (sample * num_labels + indices).sort().values
     if len(repeated := entry[1:][entry.diff() == 0]):
         row, label = divmod(int(repeated[0]), num_labels)
-        raise ValueError(f"decode_csr: sample {row} has several entries of label {label}; keep one")
+        raise ValueError(f"{owner}: sample {row} has several entries of label {label} in {labels}; keep one")
     return sample
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "floating-point numbers" if dtype.is_floating_point else "bool" if dtype == torch.bool else "integers"
+
+
+def _check_probabilities(name: str, pi: Tensor) -> None:
+    if len(wrong := pi[~((pi >= 0) & (pi <= 1))]):
+        raise ValueError(f"{name} must be in [0, 1], got {wrong[0]:g}; apply sigmoid to log-odds")
 
 
 def _check_sizes(name: str, value: float | Tensor, *sizes: int) -> None:
@@ -204,6 +213,9 @@ def evaluate_csr(
         y_indptr, y_indices: the labels of each sample.
         names: the names of the labels.
 
+    Raises:
+        TypeError, ValueError: the arrays do not fit together; the message names the array and the value.
+
     Example:
         >>> indptr, indices = torch.tensor([0, 2, 3]), torch.tensor([7, 2, 99])
         >>> marginals, predicted = torch.tensor([0.9, 0.1, 0.6]), torch.tensor([True, False, True])
@@ -212,7 +224,12 @@ def evaluate_csr(
         0.5
     """
     num_samples, num_labels = len(indptr) - 1, len(names)
-    sample, y_sample = (torch.repeat_interleave(torch.arange(num_samples), p.diff().long()) for p in (indptr, y_indptr))
+    entries_of = {"indptr": indptr, "indices": indices, "marginals": marginals, "predicted": predicted}
+    sample = _check_csr("evaluate_csr", num_labels, **entries_of)
+    y_sample = _check_csr("evaluate_csr", num_labels, y_indptr=y_indptr, y_indices=y_indices)
+    if len(y_indptr) != len(indptr) or not num_samples:
+        samples = f"{num_samples} and {len(y_indptr) - 1}"
+        raise ValueError(f"evaluate_csr: marginals and labels must have as many samples, at least one, got {samples}")
     indices, y_indices = indices.long(), y_indices.long()
     positive = torch.isin(sample * num_labels + indices, y_sample * num_labels + y_indices)
     correct = predicted & positive

@@ -195,8 +195,11 @@ class SparseClassifier(nn.Module, ABC):
 
 
 def sparse_output(log_odds: Tensor, labels: Tensor) -> SparseOutput:
-    """Dense log-odds and labels [items, K] as a sparse output; entries are left out where log-odds are -inf."""
-    entries = log_odds != -torch.inf
+    """Dense log-odds and labels [items, K] as a sparse output; labels are left out where the log-odds are -inf.
+
+    Unless they are predicted: the rules may need labels that have no marginal.
+    """
+    entries = (log_odds != -torch.inf) | labels
     rows, columns = (part.numpy() for part in entries.nonzero(as_tuple=True))
     indptr = np.searchsorted(rows, np.arange(len(log_odds) + 1))
     marginals = sp.csr_array((log_odds[entries].sigmoid().numpy(), columns, indptr), shape=log_odds.shape)
