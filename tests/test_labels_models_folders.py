@@ -18,6 +18,7 @@ from encoders import NAMES
 from rsoftmax import __version__
 from rsoftmax.labels import EncoderModel, TableModel
 from rsoftmax.labels.models import folders, table
+from rsoftmax.labels.models.base import REVIEW
 from rsoftmax.labels.models.folders import LABELS, TABLE, check_writable, remove_model
 from rsoftmax.labels.models.table import TableConfig
 
@@ -271,6 +272,11 @@ def test_removing_a_model_leaves_the_files_of_others(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
+def review(**levels: Any) -> dict[str, Any]:
+    """The saved thresholds of a review, with other levels."""
+    return {"levels": REVIEW | levels, "num_samples": 9, "thresholds": [[1.0], [-1.0]]}
+
+
 def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp_path: Path) -> None:
     versioned(1).save(tmp_path / "model")
     settings = json.loads((tmp_path / "model/config.json").read_text())
@@ -281,6 +287,15 @@ def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp
         "number": ({"labels": ["a", 1]}, r"is damaged: labels must be distinct names .* got \['a', 1\]"),
         "none": ({"labels": None}, "is damaged: "),
         "fewer": ({"labels": ["a"]}, "is damaged: "),
+        "evaluation": (
+            {"evaluation": {"micro": 0.5}},
+            r"is damaged: 'evaluation' in config.json cannot be read \(KeyErr",
+        ),
+        "scores": ({"evaluation": "good"}, "is damaged: 'evaluation' in config.json cannot be read"),
+        "review": ({"review": {"accept": 0.9}}, r"is damaged: 'review' in config.json cannot be read \(KeyError"),
+        "level": ({"review": review(accept=95)}, r"accept must be in \(0, 1\), got 95"),
+        "by": ({"review": review(by="row")}, "by must be one of samples, micro, label, got 'row'"),
+        "thresholds": ({"review": review(by="label")}, r"thresholds must be two lists of numbers, \[2\], got"),
         "foreign": ({"model_type": "bert"}, "belongs to another kind of model"),
         "list": ({"model_type": []}, "belongs to another kind of model"),
         "missing": ({"files": [*FILES, "vocab.txt"]}, "is damaged: vocab.txt is missing"),
@@ -289,6 +304,8 @@ def test_a_folder_that_is_no_saved_model_says_what_it_is(text_encoder: Path, tmp
         (tmp_path / "model/config.json").write_text(json.dumps(settings | change))
         with pytest.raises(ValueError, match=message):
             pytest.fail(f"{name}: {TableModel.load(tmp_path / 'model')}")
+    (tmp_path / "model/config.json").write_text(json.dumps(settings | {"review": review()}))
+    assert TableModel.load(tmp_path / "model").review_thresholds is not None
     for load in (EncoderModel.from_pretrained, TableModel.load, folders.load):
         for folder in (Path("/no/such/folder"), tmp_path):
             with pytest.raises(FileNotFoundError, match="`rsoftmax train --out"):

@@ -7,7 +7,7 @@ that was not rejected.
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -107,3 +107,21 @@ def review_thresholds(
 
     highest = threshold(precision=accept)
     return ReviewThresholds(highest, highest.minimum(threshold(recall=reject)))
+
+
+def saved_thresholds(review: dict[str, Any], num_labels: int) -> ReviewThresholds:
+    """The thresholds in the settings of a saved model.
+
+    Raises:
+        KeyError, TypeError, ValueError: the settings, which people may have edited, are not what was saved.
+    """
+    accept, reject = (torch.tensor(values, dtype=torch.float64) for values in review["thresholds"])
+    levels = review["levels"]
+    if levels["by"] not in get_args(By):
+        raise ValueError(f"by must be one of {', '.join(get_args(By))}, got {levels['by']!r}")
+    size = num_labels if levels["by"] == "label" else 1
+    if not accept.shape == reject.shape == (size,) or not torch.stack([accept, reject]).isfinite().all():
+        raise ValueError(f"thresholds must be two lists of numbers, [{size}], got {review['thresholds']!r:.80}")
+    if wrong := [name for name in ("accept", "reject", "confidence") if not 0 < levels[name] < 1]:
+        raise ValueError(f"{wrong[0]} must be in (0, 1), got {levels[wrong[0]]!r}")
+    return ReviewThresholds(accept, reject)

@@ -16,7 +16,7 @@ from rsoftmax.labels.head import MultiLabelHead
 from rsoftmax.labels.models.card import list_names
 from rsoftmax.labels.models.explanation import Explanation
 from rsoftmax.labels.models.streams import join, select
-from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds
+from rsoftmax.labels.review import ReviewedItem, ReviewThresholds, review_thresholds, saved_thresholds
 from rsoftmax.labels.risk_control import describe_guarantee, guaranteed_threshold
 from rsoftmax.labels.rules import Output, Scores
 from rsoftmax.labels.windows import Windows, pool_scores, window_weights
@@ -318,9 +318,7 @@ class BaseLabelModel(ABC):
     def review_thresholds(self) -> ReviewThresholds | None:
         """The thresholds of :meth:`review`; None before :meth:`set_review`."""
         saved = self.config.review
-        if saved is None:
-            return None
-        return ReviewThresholds(*(torch.tensor(values, dtype=torch.float64) for values in saved["thresholds"]))
+        return None if saved is None else saved_thresholds(saved, len(self.names))
 
     def review(self, items: Sequence[Any], *, verbose: bool = False) -> list[ReviewedItem]:
         """Decide on the labels of each item, or leave them to a person; needs :meth:`set_review`.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["aligned", "count_of", "list_names", "model_card", "printable", "readable", "share"]
+__all__ = ["aligned", "count_of", "describe_evaluation", "list_names", "model_card", "printable", "readable", "share"]
 
 MAX_LABELS = 200  # lines in the card's table of labels
 TEMPLATE = """---
@@ -39,7 +39,7 @@ def model_card(settings: dict[str, Any]) -> str:
         settings: those in config.json.
     """
     scores = settings.get("evaluation")
-    evaluation = _evaluation(scores) if scores else "Not evaluated: the model was not trained by `fit`."
+    evaluation = describe_evaluation(scores) if scores else "Not evaluated: the model was not trained by `fit`."
     kinds = {"rsoftmax-table": _about_table, "rsoftmax-forest": _about_table, "rsoftmax-words": _about_words}
     about = kinds.get(settings["model_type"], _about_encoder)
     return TEMPLATE.format(**about(settings), evaluation=evaluation)
@@ -145,7 +145,8 @@ def readable(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 or p == 0 else f"{p:.0e}"
 
 
-def _evaluation(scores: dict[str, Any]) -> str:
+def describe_evaluation(scores: dict[str, Any]) -> str:
+    """An evaluation as tables in Markdown."""
     from rsoftmax.labels.evaluation import headline  # needs torch, which takes a second to import
 
     overall = [f"| {title} | {share(value)} |" for title, value in headline(scores, {}).items()]

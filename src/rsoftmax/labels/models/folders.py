@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import partial
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from rsoftmax import __version__
-from rsoftmax.labels.models.card import model_card
+from rsoftmax.labels.models.card import describe_evaluation, model_card
+from rsoftmax.labels.review import saved_thresholds
 
 if TYPE_CHECKING:
     from rsoftmax.labels.models.base import BaseLabelModel
@@ -66,6 +68,16 @@ def read_settings(folder: Path, kind: str | None = None) -> dict[str, Any]:
         raise ValueError(f"{folder} was saved by rsoftmax {version}, this is {__version__}: pip install -U rsoftmax")
     if missing := sorted(name for name in _manifest(folder) - {CARD} if not (folder / name).is_file()):
         raise ValueError(f"{folder} is damaged: {missing[0]} is missing; restore it, or save the model again")
+    num_labels = len(settings.get("labels") or settings.get("id2label") or (0, 1))  # transformers leaves out two
+    readers = {"evaluation": describe_evaluation, "review": partial(saved_thresholds, num_labels=num_labels)}
+    for name, read in readers.items():
+        try:
+            if settings.get(name) is not None:
+                read(settings[name])
+        except Exception as error:  # for files edited by hand there are many kinds
+            raise ValueError(
+                f"{folder} is damaged: {name!r} in {SETTINGS} cannot be read ({error!r}); restore it, or set it to null"
+            ) from None
     return settings
 
 
