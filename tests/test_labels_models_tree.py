@@ -175,6 +175,13 @@ def test_the_pooled_calibration_keeps_the_order_of_scores_and_returns_to_the_tru
     assert (mapped[middle].sigmoid() - (3 * points[middle] + 1).sigmoid()).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("labels", [[[], [], ["label0003"]], [[], [], []]])
+def test_texts_without_labels_are_too_few(labels: list[list[str]]) -> None:
+    names = [f"label{i:04}" for i in range(1200)]
+    with pytest.raises(ValueError, match="2 texts to learn labels from, and 1 held-out ones, are too few"):
+        LabelModel(names).fit(["a b"] * 3, labels)
+
+
 def test_a_cluster_without_training_texts_is_never_predicted() -> None:
     rng = np.random.default_rng(0)
     x = sp.random_array((80, 40), density=0.3, rng=rng, format="csr", dtype=np.float32)

@@ -87,6 +87,9 @@ class LabelTrees(SparseClassifier):
             size = max(round(HELD_OUT * len(order)), 1)
             held_out, train = np.sort(order[:size]), np.sort(order[size:])
             validation, x, y = (x[held_out], y[held_out]), x[train], y[train]
+        if not y.nnz or not validation[1].nnz:
+            sizes = f"{y.shape[0]} texts to learn labels from, and {validation[1].shape[0]} held-out ones"
+            raise ValueError(f"LabelModel: {sizes}, are too few: both need a text with a label")
         x = sp.csr_matrix(x, dtype=np.float64)
         with tqdm(total=TREES * y.shape[1], desc="learning", unit="labels", disable=not verbose) as bar:
             for number, tree in enumerate(self.trees):
