@@ -81,8 +81,6 @@ def predict(
     if show is not None and loaded.modality == "features":
         raise typer.BadParameter("only images and texts can be shown, not rows of features", param_hint="--show")
     figures = [] if show is None else _figure_paths(data, inputs, show)
-    with item_errors(inputs.table, inputs.items):
-        loaded.check(inputs.items)
     for number, part in enumerate(_parts(loaded, inputs, columns, bool(figures))):
         with item_errors(part.table, part.items):
             output = loaded.outputs(part.items)
@@ -120,8 +118,6 @@ def _explain(
         _not_an_input(show, data)
         if show.suffix.lower() != ".html" or not show.resolve().parent.is_dir():
             raise typer.BadParameter(f"{show} must be an .html file in an existing folder", param_hint="--show")
-    with item_errors(inputs.table, inputs.items):
-        model.check(inputs.items)
     on_page: list[tuple[str, str, dict[str, Explanation]]] = []
     for part in _parts(model, inputs, columns):
         with item_errors(part.table, part.items):
@@ -166,7 +162,7 @@ def _of_table(model: "BaseLabelModel", table: "Table", columns: dict[str, str | 
 def _parts(
     model: "BaseLabelModel", inputs: NamedItems, columns: dict[str, str | None], at_once: bool = False
 ) -> Iterator[NamedItems]:
-    """The texts in parts, which are printed one by one; other items all at once.
+    """The texts, checked, in parts that are printed one by one; other items all at once.
 
     The progress bar is for people whose output goes to a file.
     """
@@ -174,6 +170,8 @@ def _parts(
 
     from rsoftmax.labels.models.streams import batches
 
+    with item_errors(inputs.table, inputs.items):
+        model.check(inputs.items)
     parts: Iterable[NamedItems]
     if at_once or model.modality != "text" or not len(inputs.items):
         parts = [inputs]

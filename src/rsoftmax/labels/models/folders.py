@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
-from functools import partial
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -68,16 +67,7 @@ def read_settings(folder: Path, kind: str | None = None) -> dict[str, Any]:
         raise ValueError(f"{folder} was saved by rsoftmax {version}, this is {__version__}: pip install -U rsoftmax")
     if missing := sorted(name for name in _manifest(folder) - {CARD} if not (folder / name).is_file()):
         raise ValueError(f"{folder} is damaged: {missing[0]} is missing; restore it, or save the model again")
-    num_labels = len(settings.get("labels") or settings.get("id2label") or (0, 1))  # transformers leaves out two
-    readers = {"evaluation": describe_evaluation, "review": partial(saved_thresholds, num_labels=num_labels)}
-    for name, read in readers.items():
-        try:
-            if settings.get(name) is not None:
-                read(settings[name])
-        except Exception as error:  # for files edited by hand there are many kinds
-            raise ValueError(
-                f"{folder} is damaged: {name!r} in {SETTINGS} cannot be read ({error!r}); restore it, or set it to null"
-            ) from None
+    _check_figures(folder, settings)
     return settings
 
 
@@ -199,6 +189,22 @@ def remove(folder: Path, *patterns: str) -> None:
             path.unlink(missing_ok=True)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _check_figures(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise unless the evaluation and the levels of a review, which people may have edited, can be used."""
+    evaluation, review = settings.get("evaluation"), settings.get("review")
+    name = "evaluation"
+    try:
+        if evaluation is not None:
+            describe_evaluation(evaluation)
+        name = "review"
+        if review is not None:  # transformers leaves out two labels
+            saved_thresholds(review, len(settings.get("labels") or settings.get("id2label") or (0, 1)))
+    except Exception as error:  # for files edited by hand there are many kinds
+        raise ValueError(
+            f"{folder} is damaged: {name!r} in {SETTINGS} cannot be read ({error!r}); restore it, or set it to null"
+        ) from None
 
 
 def _finish(folder: Path) -> None:
