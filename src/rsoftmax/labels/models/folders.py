@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from glob import escape
@@ -193,18 +193,19 @@ def remove(folder: Path, *patterns: str) -> None:
 
 def _check_figures(folder: Path, settings: dict[str, Any]) -> None:
     """Raise unless the evaluation and the levels of a review, which people may have edited, can be used."""
-    evaluation, review = settings.get("evaluation"), settings.get("review")
-    name = "evaluation"
-    try:
-        if evaluation is not None:
-            describe_evaluation(evaluation)
-        name = "review"
-        if review is not None:  # transformers leaves out two labels
-            saved_thresholds(review, len(settings.get("labels") or settings.get("id2label") or (0, 1)))
-    except Exception as error:  # for files edited by hand there are many kinds
-        raise ValueError(
-            f"{folder} is damaged: {name!r} in {SETTINGS} cannot be read ({error!r}); restore it, or set it to null"
-        ) from None
+    labels = settings.get("labels") or settings.get("id2label") or (0, 1)  # transformers leaves out two labels
+    readers: dict[str, Callable[[Any], Any]] = {
+        "evaluation": describe_evaluation,
+        "review": lambda review: saved_thresholds(review, len(labels)),
+    }
+    for name, read in readers.items():
+        try:
+            if settings.get(name) is not None:
+                read(settings[name])
+        except Exception as error:  # for files edited by hand there are many kinds
+            raise ValueError(
+                f"{folder} is damaged: {name!r} in {SETTINGS} cannot be read ({error!r}); restore it, or set it to null"
+            ) from None
 
 
 def _finish(folder: Path) -> None:
