@@ -128,6 +128,7 @@ def check_attention(
     *,
     factors: Tensor | None = None,
     exact_scores: bool = False,
+    ties: bool = False,
     **options: Any,
 ) -> float:
     """Judge ``attend(q, k, v, enable_gqa=True, **options)`` and its gradients in q, k, v, a bias and a parameter.
@@ -139,6 +140,7 @@ def check_attention(
         v: [B, H, L, Dv]; if no entry is negative, the zeros of the output are judged, too.
         factors: of dropout, for the weights [B, Hq, Q, L].
         exact_scores: float32 does not round them, so their ties are judged.
+        ties: of scores tied at the threshold the same one must have its gradient as in the reference.
         options: attn_mask, is_causal, scale (a number), dropout_p, mapping, its parameter and options.
 
     Returns:
@@ -149,7 +151,7 @@ def check_attention(
     leaves = [a.detach().requires_grad_() for a in (q, k, v, *(options[name] for name in names))]
     o = attend(*leaves[:3], enable_gqa=True, **options | dict(zip(names, leaves[3:], strict=True)))
     options.pop("dropout_p", None)
-    g, truths = attention(q, k, v, random_like(o), factors, exact_scores, **options)
+    g, truths = attention(q, k, v, random_like(o), factors, exact_scores, ties, **options)
     return check_all(truths, o, *torch.autograd.grad(o, leaves, g))
 
 
@@ -171,6 +173,7 @@ class Rows:
         value: the parameter, a number or a tensor that broadcasts to [..., 1].
         options: of the mapping.
         saved: the dtype in which backward reads the weights.
+        ties: judge gradients where scores are tied at the threshold, by the choice of the reference.
     """
 
     def __init__(
@@ -181,6 +184,7 @@ class Rows:
         value: Any,
         options: dict[str, Any],
         saved: torch.dtype = torch.float32,
+        ties: bool = False,
     ) -> None:
         self.spec, self.options, self.saved = spec, options, torch.finfo(saved)
         is_input = not rounding.any()
@@ -198,7 +202,7 @@ class Rows:
             self.p = self.graph[0].detach()
             self.undecided = self.tied = torch.zeros_like(s[..., :1], dtype=torch.bool)
             if is_input and spec.name in BY_ORDER:
-                self.tied = tied_at_threshold(s, self.p)
+                self.tied |= tied_at_threshold(s, self.p) & (not ties)
             else:
                 self.undecided = self.zeros_may_differ(values[0])
         self.each = self.rounding_of_each(values[0])
@@ -289,6 +293,7 @@ def attention(
     g: Tensor,
     factors: Tensor | None,
     exact_scores: bool,
+    ties: bool,
     /,
     *,
     mapping: str,
@@ -310,7 +315,8 @@ def attention(
         rounding = rounding + UNIT * s.abs()
     keep = visible(heads, s, attn_mask if bias is None else bias > -math.inf, is_causal)
     s, rounding = s.masked_fill(~keep, -math.inf), rounding.masked_fill(~keep | exact_scores, 0)
-    rows = Rows(spec, s, rounding, heads.join(per_head(value)) if isinstance(value, Tensor) else value, parameter)
+    value_of_rows = heads.join(per_head(value)) if isinstance(value, Tensor) else value
+    rows = Rows(spec, s, rounding, value_of_rows, parameter, ties=ties)
 
     g = g.masked_fill(heads.split(rows.undecided | rows.tied), 0)
     rows_g, dropout = heads.join(g), torch.ones(()) if factors is None else heads.join(factors)

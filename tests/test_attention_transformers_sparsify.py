@@ -1,5 +1,6 @@
 """Thresholds within an error that is certified on held-out batches."""
 
+import json
 import math
 import re
 import sys
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from transformers_models import HEADS, LAYERS, LONG, TEXT, WORDS, bert, built, output
 from typer.testing import CliRunner
 
-from rsoftmax._transformers import max_positions
+from rsoftmax._transformers import load_pretrained, max_positions
 from rsoftmax.attention.transformers import head_parameters, set_attention, sparsify, sparsity
 from rsoftmax.attention.transformers.compare import (
     compare,
@@ -288,6 +289,34 @@ def test_pieces_of_a_text_are_evenly_spaced() -> None:
         text_batches(Tokenizer(), built("llama"), text, length=50)
 
 
+def test_too_few_held_out_texts_are_refused_before_the_model_runs() -> None:
+    def forbid(*_: Any) -> None:
+        raise AssertionError("the model ran")
+
+    for model, length in ((built("llama"), 7), (bert(), 24), (classifier(), 24)):
+        handle = model.register_forward_pre_hook(forbid)
+        batches = [{"input_ids": torch.randint(5, WORDS, (4, length))} for _ in range(2)]
+        with pytest.raises(ValueError, match=r"held-out samples of 4 texts are too few .* at least 30 samples"):
+            sparsify(model, batches)
+        handle.remove()
+
+
+def test_a_saved_model_that_does_not_name_its_class_is_a_language_model_or_an_error(
+    text_encoder: Path, tmp_path: Path
+) -> None:
+    hf.AutoTokenizer.from_pretrained(text_encoder).save_pretrained(tmp_path)
+    for name, found in (("llama", hf.LlamaForCausalLM), ("bert", None)):
+        model = built("llama") if name == "llama" else classifier()
+        model.save_pretrained(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": None}))
+        if found:
+            assert type(load_pretrained(str(tmp_path), task_head=True)[1]) is found
+        else:
+            with pytest.raises(ValueError, match=r"config.json has architectures = None, .* such as"):
+                load_pretrained(str(tmp_path), task_head=True)
+
+
 def test_bad_input_is_an_error_and_leaves_the_model_as_it_was() -> None:
     model, batches = built("llama"), texts()
     set_attention(model, "r_softmax", r=0.3)
@@ -311,7 +340,7 @@ def test_bad_input_is_an_error_and_leaves_the_model_as_it_was() -> None:
     with pytest.raises(TypeError, match="must map the model's argument names"):
         sparsify(model, [torch.ones(1, 2)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="would stay dense"):
-        sparsify(built("mpnet"), batches)
+        sparsify(built("mpnet"), texts(16))
 
 
 def interrupted(model: Any, batches: list[dict[str, Tensor]], line: int) -> int:

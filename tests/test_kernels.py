@@ -301,6 +301,15 @@ def test_no_order_misleads_the_selection(n: int) -> None:
                 assert torch.equal(p == 0, r_softmax(x, k / n) == 0)
 
 
+def test_more_nan_than_ranks_misleads_no_selection(level: str) -> None:
+    """Ranks become negative, and a sample that misses the NaN; make sanitize checks the arithmetic."""
+    x = torch.randn(1, 4000, generator=torch.Generator().manual_seed(1))
+    x[0, torch.arange(4000) % 5 % 4 > 0] = math.nan
+    for dtype, r in product((torch.float32, torch.float64), (0.05, 0.5, 0.9)):
+        with case(dtype, r):
+            assert r_softmax(x.to(dtype), r).isnan().all()
+
+
 floats = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-30, 1e30, -1e30, 1e-45, math.inf, -math.inf, math.nan])
 
 

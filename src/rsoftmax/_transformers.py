@@ -9,7 +9,9 @@ import transformers
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 from transformers.utils import logging
 
 ENTRY = "rsoftmax"  # our own entry in a model's config.json
@@ -82,9 +84,23 @@ def load_pretrained(source: str, task_head: bool = False) -> tuple[Any, Any]:
     try:
         check_source(source)
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        saved: Any = getattr(transformers, (config.architectures or [""])[0], AutoModel)
+        model_class = _saved_class(config) if task_head else AutoModel
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        return tokenizer, (saved if task_head else AutoModel).from_pretrained(source, use_safetensors=True)
+        return tokenizer, model_class.from_pretrained(source, use_safetensors=True)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{source!r} is not a folder or hub id with a model and its tokenizer: {reason}") from error
+
+
+def _saved_class(config: Any) -> Any:
+    """The class that a model was saved with; a decoder whose configuration does not tell is a language model."""
+    name = (config.architectures or [""])[0]
+    if name and hasattr(transformers, name):
+        return getattr(transformers, name)
+    if config.model_type in CAUSAL and config.model_type not in MASKED:
+        return AutoModelForCausalLM
+    example = MASKED.get(config.model_type, "BertForSequenceClassification")
+    raise ValueError(
+        f"its config.json has architectures = {config.architectures}, which is no class of transformers; put the one"
+        f' that it was saved with there, such as "architectures": ["{example}"]'
+    )

@@ -407,6 +407,15 @@ def real_tokens(batch: Batch, texts: int, length: int | None = None, decoder: bo
     return torch.ones(texts, length or length_of(batch), dtype=torch.long)
 
 
+def samples_of(model: nn.Module, batch: Batch) -> list[int] | None:
+    """The largest number of samples of each text, if the inputs tell: its real tokens, or one if it has one output."""
+    ids, host = batch.get("input_ids"), pretrained_model(model)
+    if model is not host or host.config.is_encoder_decoder or not isinstance(ids, Tensor) or ids.dim() != 2:
+        return None
+    has_one = host.base_model is host or type(host).__name__.endswith("ForSequenceClassification")
+    return [1] * len(ids) if has_one else [int(count) for count in real_tokens(batch, *ids.shape).sum(-1)]
+
+
 def length_of(batch: Batch) -> int:
     """The number of tokens per text, with padding."""
     return max((x.shape[1] for x in batch.values() if isinstance(x, Tensor) and x.dim() == 2), default=1)

@@ -38,6 +38,7 @@ from rsoftmax.attention.transformers.compare import (
     compare,
     dense_implementation,
     restored,
+    samples_of,
     split_batches,
     step_of,
     texts_needed,
@@ -170,10 +171,23 @@ def sparsify(
         raise ValueError(f"sparsify: edge must be at least 0, got {edge!r}")
     if not test:
         raise ValueError("sparsify: no held-out batches; pass held_out= or at least two batches")
+    samples = [samples_of(model, batch) for batch in test]
+    if None not in samples:  # before the model runs
+        _check_size(sum(map(sum, samples)), sum(map(len, samples)))
     register_attention()
     # twice: if an interrupt ends the first restoration, the second one is complete
     with restored(model, only_after_error=True), restored(model, only_after_error=True):
         return _sparsify(model, fit, test, max_error, per_head, edge, verbose)
+
+
+def _check_size(samples: int, texts: int) -> None:
+    """Raise if so few held-out samples certify no error, however small."""
+    if samples < MIN_SAMPLES or texts < MIN_TEXTS:
+        raise ValueError(
+            f"sparsify: {samples} held-out samples of {texts} texts are too few to certify an error; give at least"
+            f" {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts, held out from at"
+            " least as many others"
+        )
 
 
 def _sparsify(
@@ -250,11 +264,7 @@ def certified(passes: Iterable[bool]) -> int:
 def _choose(candidates: list[Thresholds], results: list[Comparison], max_error: float) -> tuple[Thresholds, Comparison]:
     """The last certified candidate; raises if there is none."""
     first = results[0]
-    if first.samples < MIN_SAMPLES or first.texts < MIN_TEXTS:
-        raise ValueError(
-            f"sparsify: {first.samples} held-out samples of {first.texts} texts are too few to certify an error; give"
-            f" at least {MIN_SAMPLES} samples (tokens of a language model, else texts) of {MIN_TEXTS} texts"
-        )
+    _check_size(first.samples, first.texts)
     if not (passed := certified(result.is_certified(max_error) for result in results)):
         mean, deviation = first.mean()
         needed = texts_needed(mean, deviation * math.sqrt(first.texts), max_error)
