@@ -116,7 +116,8 @@ struct Backward {
         v = rows_of(call.v, call.v_strides, head, call.value_width, v_copy);
         std::fill(dk, dk + call.length * q_row, 0.f);
         std::fill(dv, dv + call.length * v_row, 0.f);
-        for (long first = 0; first < head.rows(); first += block_rows) map_block(Block(head, first, visible), keys);
+        for (long first = 0; first < head.rows(); first += rows_of_block(call))
+            map_block(Block(head, first, visible), keys);
         long first_key = (batch * call.heads + number) * call.length;
         write(dk, q_row, call.dk, first_key, call.length, call.width, 1);
         write(dv, v_row, call.dv, first_key, call.length, call.value_width, 1);

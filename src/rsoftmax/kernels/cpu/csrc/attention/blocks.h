@@ -12,7 +12,7 @@ namespace {
 
 // So few queries of a head do not pay for copies of its keys and values.
 constexpr long queries_in_place = 24;
-static_assert(queries_in_place <= block_rows);
+static_assert(queries_in_place <= short_block_rows);
 // With a larger share of weights that are not zero, dense products are faster; measured.
 constexpr double dense_forward = has_many_registers ? .32 : .55, dense_backward = .42;
 // Measured: the values of so many keys stay in a near cache.  Short lists prefer larger tiles, and where long ones are
@@ -122,7 +122,7 @@ struct Block {
     long max_keys = 0;
 
     Block(const Head& head, long first, VisibleKeys& visible)
-        : head(head), first(first), rows(std::min(block_rows, head.rows() - first)) {
+        : head(head), first(first), rows(std::min(rows_of_block(head.call), head.rows() - first)) {
         for (long i = 0; i < rows; i++) {
             KeyRange own = keys[i] = visible(query(i));
             if (own.size() == 0) continue;

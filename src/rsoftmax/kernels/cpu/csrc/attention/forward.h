@@ -31,7 +31,7 @@ struct Forward {
         : call(call), q_row(padded<float>(call.width)), v_row(padded_to_narrow(call.value_width)),
           s_row(score_row_size(call)), is_one_block(call.groups * call.rows <= queries_in_place),
           visible{call, memory.take<KeyRange>(VisibleKeys::cache_size(call))}, screen(call, memory, s_row) {
-        long rows = std::min<long>(block_rows, call.groups * call.rows);
+        long rows = std::min<long>(rows_of_block(call), call.groups * call.rows);
         panels = memory.take<float>((is_one_block ? tile_cols : padded_to_tile(call.length)) * q_row);
         values = memory.take<float>(is_one_block || in_place(call, call.value_width) ? 0 : call.length * v_row);
         q = memory.take<float>(rows * q_row);
@@ -54,7 +54,7 @@ struct Forward {
         else if (!is_one_block) v = {values, v_row};
         if (!is_one_block && prepared != head_number) keys.build();
         prepared = head_number;
-        for (long first = from; first < to; first += block_rows)
+        for (long first = from; first < to; first += rows_of_block(call))
             map_block(Block(head, first, visible), head_number, keys, v);
     }
 

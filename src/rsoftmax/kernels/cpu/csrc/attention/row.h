@@ -6,8 +6,13 @@
 
 namespace rsoftmax {
 
-// Queries of a block, a multiple of `tile_rows`.
+// Queries of a block, at most; a multiple of `tile_rows`.
 constexpr long block_rows = 48;
+// Few keys and a causal mask: smaller blocks have fewer scores of keys that a query does not see.  Measured.
+constexpr long short_length = 256, short_block_rows = block_rows / 2;
+inline long rows_of_block(const AttentionCall& call) {
+    return call.causal && call.length <= short_length ? short_block_rows : block_rows;
+}
 
 // The weights of a block that are not zero, row after row, and where each row's part in a tile of keys ends: the parts
 // of one tile are used for all rows before those of the next, so that what belongs to these keys stays in the cache.

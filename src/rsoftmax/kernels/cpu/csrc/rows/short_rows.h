@@ -95,12 +95,12 @@ template <int q, class T> INLINE Vec<T> thresholds(const Columns<T>& z) {
     }
 }
 
-// Up to which length rows side by side are faster than one by one; 0: never.  Measured, with AVX2.
+// Up to which length rows side by side are faster than one by one; 0: never.  Measured.
 template <class Op> constexpr long longest = 0;
 template <> constexpr long longest<TSoftmax> = 80;
 template <> constexpr long longest<RSoftmax> = 256;
-template <> constexpr long longest<Sparsemax> = 80;
-template <> constexpr long longest<Entmax15> = 128;
+template <> constexpr long longest<Sparsemax> = bytes == 64 ? 160 : 80;
+template <> constexpr long longest<Entmax15> = 192;
 
 // The rows of a call from `first` on, one in each lane; lanes without a row repeat the last one.
 template <class Op, class T> struct ShortRows {
