@@ -13,7 +13,7 @@ from test_attention import threads
 from torch import Tensor
 
 from rsoftmax.attention import GrowingCache, attention_weights, set_attention, sparse_attention
-from rsoftmax.attention.transformers.cache import GrowingLayer
+from rsoftmax.attention.transformers.cache import GrowingLayer, ShadowedStaticLayer, skip_keys
 from rsoftmax.kernels import cpu
 from rsoftmax.kernels.key_shadow import shadow_of
 
@@ -297,14 +297,15 @@ def test_the_logits_of_a_model_are_the_same(setting: dict[str, Any], options: di
         model.generate(tokens, attention_mask=attention_mask, past_key_values=past, **options)
         for past in (hf.DynamicCache(config=model.config), cache)
     )
-    assert torch.equal(expected.sequences, actual.sequences)
-    assert all(map(torch.equal, expected.logits, actual.logits))
-    layers: Any = cache.layers
-    assert all((state(layer.keys)[..., 1] == 0).any() for layer in layers)
+    static = model.generate(tokens, attention_mask=attention_mask, cache_implementation="static", **options)
+    for result in (actual, static):
+        assert torch.equal(expected.sequences, result.sequences)
+        assert all(map(torch.equal, expected.logits, result.logits))
+        assert all((state(layer.keys)[..., 1] == 0).any() for layer in result.past_key_values.layers)
 
 
 @pytest.mark.compile
-def test_compiled_steps_and_static_caches_do_without() -> None:
+def test_compiled_steps_do_without() -> None:
     model = llama(SETTINGS[1])
     tokens = torch.randint(3, 60, (2, 306), generator=torch.Generator().manual_seed(0))
     compiled: Any = torch.compile(model, backend="eager")
@@ -315,9 +316,31 @@ def test_compiled_steps_and_static_caches_do_without() -> None:
             return [call(tokens[:, i : i + 1], past_key_values=cache).logits for i, call in enumerate(calls, start=300)]
 
     expected = logits(hf.DynamicCache(config=model.config), [model] * 6)
-    cache = GrowingCache(model.config)
-    assert all(map(torch.equal, expected, logits(cache, [model, compiled, compiled, model, compiled, model])))
-    layers: Any = cache.layers
-    assert all(is_used(layer.keys) for layer in layers)  # again, in the eager step after a compiled one
-    static = hf.StaticCache(config=model.config, max_cache_len=306)
+    static, shadowed = (hf.StaticCache(config=model.config, max_cache_len=306) for _ in range(2))
     assert all(map(torch.equal, expected, logits(static, [model] * 6)))
+    skip_keys(shadowed)
+    for cache in (GrowingCache(model.config), shadowed):
+        assert all(map(torch.equal, expected, logits(cache, [model, compiled, compiled, model, compiled, model])))
+        layers: Any = cache.layers
+        assert all(is_used(layer.keys) for layer in layers)  # again, in the eager step after a compiled one
+
+
+def test_changes_of_a_static_cache_are_noticed() -> None:
+    layer = ShadowedStaticLayer(400)
+    q, k, v = 3 * random(3, 6, 1, 32), random(3, 2, 390, 32), random(3, 2, 390, 32, seed=1)
+    written = torch.arange(400) < 391
+    for i in range(5):
+        layer.update(k + i, v)
+        layer.update(random(3, 2, 1, 32), random(3, 2, 1, 32))
+        for change in (
+            lambda: None,
+            lambda: layer.reorder_cache(torch.tensor([1, 1, 0])),
+            lambda: layer.keys.mul_(-1),
+            lambda: setattr(layer, "keys", 2 * layer.keys),
+        ):
+            change()
+            layer.cumulative_length -= 1
+            keys, values = layer.update(random(3, 2, 1, 32, seed=i), random(3, 2, 1, 32, seed=i))
+            assert_same(q, keys, values, written, mapping="t_softmax", t=2.0, edge=0.0)
+            assert (state(keys)[..., 0] == 391).all()
+        layer.reset()

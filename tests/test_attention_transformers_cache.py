@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers_models import BOTH, DECODERS
 
 from rsoftmax.attention import GrowingCache, set_attention
-from rsoftmax.attention.transformers.cache import GrowingLayer
+from rsoftmax.attention.transformers.cache import GrowingLayer, ShadowedStaticLayer
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "crop": lambda layer: layer.crop(-7),
@@ -147,6 +147,6 @@ def test_generate_uses_it_after_set_attention_unless_another_cache_is_requested(
     assert layers() == {GrowingLayer}
     if name == "llama":
         assert layers(past_key_values=hf.DynamicCache()) == {DynamicLayer}
-        assert GrowingLayer not in layers(cache_implementation="static")
+        assert layers(cache_implementation="static") == {ShadowedStaticLayer}
     model.set_attn_implementation("sdpa")
     assert layers() == {DynamicLayer}

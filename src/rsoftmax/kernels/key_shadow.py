@@ -1,6 +1,7 @@
 """Int8 shadows of keys, which let a kernel skip keys that have no weight."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +30,11 @@ class KeyShadow:
     def __reduce__(self) -> tuple[type["KeyShadow"], tuple[()]]:
         return KeyShadow, ()
 
-    def append(self, keys: Tensor, start: int, new: Tensor) -> None:
-        """Write new keys into the memory of all keys from a token on."""
+    @contextmanager
+    def writing(self, keys: Tensor, start: int) -> Iterator[None]:
+        """Within the block, keys are written from a token on, and no others."""
         self._look(keys)
-        keys[:, :, start : start + new.shape[-2]] = new
+        yield
         self.unchanged, self.seen = min(self.unchanged, start), memory_state(keys)
 
     def map(self, change: Callable[[Tensor], Tensor], before: Tensor, after: Tensor) -> "KeyShadow":

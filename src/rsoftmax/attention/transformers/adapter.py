@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel, initialization
 from transformers.cache_utils import DynamicLayer as DynamicLayer  # the base of a layer that grows in place
+from transformers.cache_utils import StaticLayer as StaticLayer
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import output_capturing
 

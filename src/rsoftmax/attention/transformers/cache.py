@@ -1,7 +1,8 @@
 """A key-value cache that grows in place, for generation.
 
 A layer of transformers' ``DynamicCache`` copies all of its keys and values at every step. Here it has room to grow, and
-a step writes its own token. Sliding windows, static, quantized and offloaded caches stay transformers' own.
+a step writes its own token. The keys have a shadow, which lets attention skip most of them; those of a static cache
+that ``generate`` makes, too. Sliding windows, quantized and offloaded caches stay transformers' own.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedConfig, PreTrainedModel, StaticCache
 
 from rsoftmax._tensors import is_recorded
 from rsoftmax.attention.transformers import adapter
-from rsoftmax.attention.transformers.adapter import DynamicLayer
+from rsoftmax.attention.transformers.adapter import DynamicLayer, StaticLayer
 from rsoftmax.kernels.key_shadow import KeyShadow
 from rsoftmax.registry import MAPPINGS
 
@@ -66,7 +67,8 @@ class Buffer:
             is_same = before is self.used
             self.shadow = self.shadow.map(Tensor.clone, self.memory, memory) if is_same else KeyShadow()
             self.memory = memory
-        self.shadow.append(self.memory, start, new)
+        with self.shadow.writing(self.memory, start):
+            self.memory[:, :, start:end] = new
         return self._use(end)
 
     def crop(self, before: Tensor, count: int) -> Tensor:
@@ -137,6 +139,34 @@ class GrowingLayer(DynamicLayer):
         self.keys, self.values = map(method, self.buffers, before, arguments)
 
 
+class ShadowedStaticLayer(StaticLayer):
+    """One layer of a static cache with full attention, whose keys have a shadow."""
+
+    def __init__(self, max_cache_len: int, **options: Any) -> None:
+        super().__init__(max_cache_len, **options)  # type: ignore[no-untyped-call]
+        self.shadow = KeyShadow()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write tokens; without a shadow in compiled graphs and where autograd records."""
+        if torch.compiler.is_compiling() or is_recorded(key_states, value_states):
+            return super().update(key_states, value_states, *args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():  # the memory can then be written in every mode
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+            with self.shadow.writing(self.keys, int(self.get_seq_length())):
+                super().update(key_states, value_states, *args, **kwargs)
+        self.keys.shadow = self.shadow  # type: ignore[attr-defined]
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Reorder the beams."""
+        before = self.keys
+        super().reorder_cache(beam_idx)
+        if self.keys is not before:
+            self.shadow = self.shadow.map(lambda x: x.index_select(0, beam_idx.to(x.device)), before, self.keys)
+            self.keys.shadow = self.shadow  # type: ignore[attr-defined]
+
+
 def _fit(before: tuple[Tensor | None, ...], new: tuple[Tensor, ...]) -> bool:
     """Whether tokens can be copied behind others. Concatenation promotes dtypes, and raises if shapes differ."""
     return all(x is None or not x.numel() or _layout(x) == _layout(y) for x, y in zip(before, new, strict=True))
@@ -144,6 +174,14 @@ def _fit(before: tuple[Tensor | None, ...], new: tuple[Tensor, ...]) -> bool:
 
 def _layout(x: Tensor) -> tuple[Any, ...]:
     return x.dtype, x.device, x.shape[:2], x.shape[3:]
+
+
+def skip_keys(cache: StaticCache) -> None:
+    """Give the keys of an empty static cache a shadow."""
+    cache.layers = [
+        ShadowedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer and not layer.is_initialized else layer
+        for layer in cache.layers
+    ]
 
 
 def grow_in_place(cache: DynamicCache) -> None:
@@ -161,12 +199,15 @@ def _prepare_cache_for_generation(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """Let the cache that ``generate`` makes grow in place, for models with a mapping in place of softmax."""
+    """Let the cache that ``generate`` makes grow in place or skip keys if a mapping is in place of softmax."""
     given = model_kwargs.get("past_key_values")
     result = original(model, generation_config, model_kwargs, *args, **options)
     cache: Any = model_kwargs.get("past_key_values")
     cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-    is_default = given is None and type(cache) is DynamicCache and not cache.offloading
+    is_default = given is None and not getattr(cache, "offloading", True)
     if is_default and adapter.implementation(model.config.get_text_config(decoder=True)) in MAPPINGS:
-        grow_in_place(cache)
+        if type(cache) is DynamicCache:
+            grow_in_place(cache)
+        elif type(cache) is StaticCache:
+            skip_keys(cache)
     return result
