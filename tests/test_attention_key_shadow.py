@@ -326,7 +326,7 @@ def test_compiled_steps_do_without() -> None:
 
 
 def test_changes_of_a_static_cache_are_noticed() -> None:
-    layer = ShadowedStaticLayer(400)
+    layer: Any = ShadowedStaticLayer(400)
     q, k, v = 3 * random(3, 6, 1, 32), random(3, 2, 390, 32), random(3, 2, 390, 32, seed=1)
     written = torch.arange(400) < 391
     for i in range(5):

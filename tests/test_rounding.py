@@ -102,7 +102,7 @@ def test_scores_within_rounding_of_the_threshold_are_recognised() -> None:
     for apart, undecided in ((1e-7, True), (1e-3, False)):
         near = torch.cat([k, k[:, :, order[20:21]] * (1 + apart)], 2)
         g, truths = truth_of_attention(
-            q[:, :, :1], near, torch.cat([v, v[:, :, :1]], 2), torch.ones(1, 1, 1, 8), None, False,
+            q[:, :, :1], near, torch.cat([v, v[:, :, :1]], 2), torch.ones(1, 1, 1, 8), None, False, False,
             mapping="k_softmax", k=20.0,
         )  # fmt: skip
         assert bool((g == 0).all()) == bool(truths["o"].rounding.isinf().all()) == undecided

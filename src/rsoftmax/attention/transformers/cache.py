@@ -142,8 +142,11 @@ class GrowingLayer(DynamicLayer):
 class ShadowedStaticLayer(StaticLayer):
     """One layer of a static cache with full attention, whose keys have a shadow."""
 
+    keys: Any
+    values: Any
+
     def __init__(self, max_cache_len: int, **options: Any) -> None:
-        super().__init__(max_cache_len, **options)  # type: ignore[no-untyped-call]
+        super().__init__(max_cache_len, **options)
         self.shadow = KeyShadow()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -155,16 +158,16 @@ class ShadowedStaticLayer(StaticLayer):
                 self.lazy_initialization(key_states, value_states)
             with self.shadow.writing(self.keys, int(self.get_seq_length())):
                 super().update(key_states, value_states, *args, **kwargs)
-        self.keys.shadow = self.shadow  # type: ignore[attr-defined]
+        self.keys.shadow = self.shadow
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the beams."""
         before = self.keys
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         if self.keys is not before:
             self.shadow = self.shadow.map(lambda x: x.index_select(0, beam_idx.to(x.device)), before, self.keys)
-            self.keys.shadow = self.shadow  # type: ignore[attr-defined]
+            self.keys.shadow = self.shadow
 
 
 def _fit(before: tuple[Tensor | None, ...], new: tuple[Tensor, ...]) -> bool:

@@ -171,8 +171,8 @@ def sparsify(
         raise ValueError(f"sparsify: edge must be at least 0, got {edge!r}")
     if not test:
         raise ValueError("sparsify: no held-out batches; pass held_out= or at least two batches")
-    samples = [samples_of(model, batch) for batch in test]
-    if None not in samples:  # before the model runs
+    samples = [counts for batch in test if (counts := samples_of(model, batch)) is not None]
+    if len(samples) == len(test):  # before the model runs
         _check_size(sum(map(sum, samples)), sum(map(len, samples)))
     register_attention()
     # twice: if an interrupt ends the first restoration, the second one is complete
