@@ -672,3 +672,21 @@ def test_texts_are_labelled_some_at_a_time_with_the_same_output(
     whole = [rsoftmax("predict", tmp_path / "words", table, *kind) for kind in kinds]
     monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 7)
     assert [rsoftmax("predict", tmp_path / "words", table, *kind) for kind in kinds] == whole
+
+
+def test_a_table_that_changes_while_its_texts_are_labelled_is_told(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, copy, outputs = tmp_path / "words", tmp_path / "rows.csv", LabelModel.outputs
+    rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", words)
+    copy.write_bytes(table.read_bytes())
+
+    def outputs_meanwhile(self: LabelModel, *arguments: Any, **options: Any) -> Any:
+        os.utime(copy, ns=(0, copy.stat().st_mtime_ns + 10**9))
+        return outputs(self, *arguments, **options)
+
+    monkeypatch.setattr(LabelModel, "outputs", outputs_meanwhile)
+    monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 7)
+    said = rsoftmax("predict", words, copy, "--json", code=2)
+    assert "rows.csv has changed since its rows were counted; run the command again" in said
+    assert "Traceback" not in said

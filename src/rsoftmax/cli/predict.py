@@ -181,7 +181,8 @@ def _parts(
         parts = (_of_table(model, part, columns) for part in inputs.table.parts(TEXTS_AT_ONCE))
     unit = {"text": "texts", "image": "images", "features": "rows"}[model.modality]
     hidden = sys.stdout.isatty() or None  # None: unless stderr is a terminal
-    with tqdm(total=len(inputs.items), desc="predicting", unit=unit, disable=hidden) as bar:
+    bar = tqdm(total=len(inputs.items), desc="predicting", unit=unit, disable=hidden)
+    with bar, usage_errors("DATA"):
         for part in parts:
             yield part
             bar.update(len(part.items))
