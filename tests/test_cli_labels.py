@@ -407,7 +407,7 @@ def checkpoints(folder: Path) -> set[int]:
 
 @pytest.mark.process
 @pytest.mark.train
-@pytest.mark.parametrize(("num_labels", "stages"), [(1024, ["features", "tree-1"]), (40, ["features", "fold-"])])
+@pytest.mark.parametrize(("num_labels", "stages"), [(1024, ["features", "tree-1"]), (300, ["features", "fold-"])])
 def test_training_from_words_resumes_after_ctrl_c_and_a_kill_with_the_same_model(
     tmp_path: Path, num_labels: int, stages: list[str]
 ) -> None:
