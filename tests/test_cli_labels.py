@@ -520,7 +520,9 @@ def test_thresholds_are_adapted_to_the_texts_of_a_table(model: Path, table: Path
     rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", words, "--average", "macro")
     texts, labels = [["a"], ["the the"], ["no known word"]], [["joy"], [""], ["love"]]
     write_csv(new, [("text", "labels"), *(text + names for text, names in zip(texts, labels, strict=True))])
-    expected = LabelModel.load(words).adapt([text for (text,) in texts])
+    loaded = LabelModel.load(words)
+    assert isinstance(loaded, LabelModel)
+    expected = loaded.adapt([text for (text,) in texts])
     said = [json.loads(line)["labels"] for line in rsoftmax("predict", words, new, "--adapt", "--json").splitlines()]
     assert said == expected.predict([text for (text,) in texts])
     assert said != LabelModel.load(words).predict([text for (text,) in texts])

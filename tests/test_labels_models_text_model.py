@@ -73,8 +73,8 @@ def test_adapted_thresholds_have_the_best_expected_f1_of_the_texts(average: Aver
     model, new = LabelModel(average=average).fit(TEXTS, LABELS), ["red", "white", "number 3", "a red and a white one"]
     before = model.sparse_outputs(new)
     marginals, predicted = model.adapt(new).sparse_outputs(new)
-    csr = map(torch.from_numpy, (marginals.indptr, marginals.indices, marginals.data))
-    assert predicted.tolist() == decode_csr(*csr, len(model.names), average).tolist()
+    indptr, indices, pi = map(torch.from_numpy, (marginals.indptr, marginals.indices, marginals.data))
+    assert predicted.tolist() == decode_csr(indptr, indices, pi, len(model.names), average).tolist()
     assert predicted.any()
     assert not before.predicted.any()  # held-out texts have words that tell more
     assert (marginals != before.marginals).nnz == 0
