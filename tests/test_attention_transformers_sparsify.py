@@ -486,7 +486,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     for options in ({"num_labels": 1}, {"num_labels": 3, "problem_type": "regression"}):
         number = bert(**options)  # 80 % zeros moved predictions by half of their standard deviation at a KL of .004
         with pytest.raises(ValueError, match="is a regression, for which there is no error; pass its encoder"):
-            sparsify(number, texts())
+            sparsify(number, texts(16))
     for few in ({"input_ids": ids["input_ids"][:1]}, {}):
         with pytest.raises(ValueError, match="at least two are needed, got"):
             sparsify(classifier(), [few])
