@@ -33,14 +33,14 @@ from rsoftmax_lab.records import read_trials
 ROOT = Path(__file__).parents[1]
 
 
-def records(benchmark: Benchmark, **case: Any) -> list[Record]:
-    """The records of the repository that describe a case."""
-    every = read(ROOT / "results" / benchmark.file)
+def records(benchmark: Benchmark, folder: str = "", **case: Any) -> list[Record]:
+    """The records of the repository that describe a case, in results or a folder there."""
+    every = read(ROOT / "results" / folder / benchmark.file)
     return [record for record in every if {name: record.get(name) for name in case} == case]
 
 
-def ratios(name: str, column: str, **case: Any) -> Callable[[], str]:
-    return lambda: ratio_table(load(name), records(load(name), **case), column)
+def ratios(name: str, column: str, folder: str = "", **case: Any) -> Callable[[], str]:
+    return lambda: ratio_table(load(name), records(load(name), folder, **case), column)
 
 
 def machine(name: str) -> Callable[[], str]:
@@ -243,8 +243,8 @@ def long_texts() -> str:
     return markdown([*header, "ratio, prompt", "ratio to DynamicCache", "to GrowingCache", "KL"], lines)
 
 
-def attention(mode: str) -> Callable[[], str]:
-    return ratios("attention", "({batch}, {heads}, {length}, {width})", mode=mode, measure="us", threads=1)
+def attention(mode: str, folder: str = "") -> Callable[[], str]:
+    return ratios("attention", "({batch}, {heads}, {length}, {width})", folder, mode=mode, measure="us", threads=1)
 
 
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
@@ -260,6 +260,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/attention_measurements.md": {
         "forward": attention("forward"),
+        "forward-avx2": attention("forward", "avx2"),
         "backward": attention("forward+backward"),
         "causal": attention("forward, causal"),
         "one-query-float32": attention("one query, float32"),

@@ -81,11 +81,15 @@ def finetuning_groups(settings: Settings) -> Iterator[Group]:
     network = with_attention(load(), "r_softmax", "r=0.5")  # or an error that says why it cannot
     longest = getattr(network.config, "max_position_embeddings", STEPS[-1][1])
     steps: list[Any] = [(model_name(settings.model), load, shape) for shape in STEPS if shape[1] <= longest]
-    long = partial(BertForSequenceClassification._from_config, BertConfig(**LONG_CONFIG), attn_implementation=SDPA)
-    steps += [(LONG, long, shape) for shape in LONG_STEPS]
+    steps += [(LONG, _long_encoder, shape) for shape in LONG_STEPS]
     for name, make, (batch, tokens) in steps[:1] if settings.quick else steps:
         calls = partial(each, FINETUNED, partial(_step, make, batch, tokens))
         yield Group({"model": name, "batch": batch, "tokens": tokens}, calls, seconds=20.0, rounds=5)
+
+
+def _long_encoder() -> Any:
+    """With a configuration of its own, which says what its attention is."""
+    return BertForSequenceClassification._from_config(BertConfig(**LONG_CONFIG), attn_implementation=SDPA)
 
 
 def _step(make: Callable[[], Any], batch: int, length: int, attention: str, parameters: str) -> Call:
