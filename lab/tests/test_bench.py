@@ -502,3 +502,9 @@ def test_a_group_is_measured_with_its_threads_and_leaves_torch_with_those_it_had
     measure(group, TOY.baseline, count=2)
     assert seen == [2]
     assert torch.get_num_threads() == before == 1
+
+
+def test_the_attention_of_a_network_leaves_that_of_others_alone() -> None:
+    dense = models._long_encoder()
+    models.with_attention(models._long_encoder(), "sparsemax", "")
+    assert dense.config._attn_implementation == models.SDPA
