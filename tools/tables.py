@@ -169,12 +169,14 @@ def labels() -> str:
 def many_labels() -> str:
     """The README's figures for thousands of labels."""
     (record,) = [trial.record for trial in read_trials(ROOT / "results" / "eurlex.jsonl", eurlex.Run, print)]
-    micro, macro, tuned = (record["rules"][rule] for rule in ("ours, micro", "ours, macro", "tuned"))
+    rules = ("ours, micro", "ours, macro", "ours, macro, test texts together", "tuned")
+    micro, macro, adapted, tuned = (record["rules"][rule] for rule in rules)
     (name, (published, _)), *_ = eurlex.PUBLISHED.items()
     return (
         "- **Thousands of labels, from words.** EURLEX57K, on one CPU without a pretrained model: micro-F1"
-        f" {micro['micro']:.1f}\n  or macro-F1 {macro['macro']:.1f}, by `average`; with one threshold tuned for"
-        f" micro-F1 {tuned['micro']:.1f} and {tuned['macro']:.1f};\n  published for {name}: micro-F1 {published}."
+        f" {micro['micro']:.1f}\n  or macro-F1 {macro['macro']:.1f}, by `average`, and {adapted['macro']:.1f} with"
+        f" `--adapt`; with one threshold tuned for micro-F1\n  {tuned['micro']:.1f} and {tuned['macro']:.1f};"
+        f" published for {name}: micro-F1 {published}."
         " (`rsoftmax reproduce eurlex`)"
     )
 
