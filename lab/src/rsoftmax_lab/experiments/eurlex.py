@@ -58,7 +58,7 @@ def decoded(average: Average) -> Rule:
 
 
 def together(log_odds: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-    """Ours, with thresholds from the probabilities of the test texts themselves, as ``decode_csr`` sets them."""
+    """Ours, with thresholds from the probabilities of the test texts themselves, as ``LabelModel.adapt`` sets them."""
     return lambda log_odds: log_odds > expected_f1_threshold(log_odds, "macro")
 
 
