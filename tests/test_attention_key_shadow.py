@@ -304,6 +304,24 @@ def test_the_logits_of_a_model_are_the_same(setting: dict[str, Any], options: di
         assert all((state(layer.keys)[..., 1] == 0).any() for layer in result.past_key_values.layers)
 
 
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("options", [BEAMS, {"max_new_tokens": 5}])
+def test_inference_mode_changes_nothing(options: dict[str, Any], cache: str | None) -> None:
+    model, tokens = llama(SETTINGS[1]), torch.randint(3, 60, (2, 20), generator=torch.Generator().manual_seed(0))
+    options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True} | options
+    expected = model.generate(tokens, past_key_values=hf.DynamicCache(config=model.config), **options)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with mode():
+            result = model.generate(tokens, cache_implementation=cache, **options)
+        assert torch.equal(expected.sequences, result.sequences)
+        assert all(map(torch.equal, expected.logits, result.logits))
+    if cache is None:
+        with torch.inference_mode():
+            result.past_key_values.batch_repeat_interleave(2)
+        keys = result.past_key_values.layers[0].keys[:, :, :1]
+        result.past_key_values.update(keys, keys, 0)
+
+
 @pytest.mark.compile
 def test_compiled_steps_do_without() -> None:
     model = llama(SETTINGS[1])

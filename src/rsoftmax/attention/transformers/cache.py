@@ -5,7 +5,8 @@ a step writes its own token. The keys have a shadow, which lets attention skip m
 that ``generate`` makes, too. Sliding windows, quantized and offloaded caches stay transformers' own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ from rsoftmax.kernels.key_shadow import KeyShadow
 from rsoftmax.registry import MAPPINGS
 
 SPARE = 4  # a new buffer has room for a quarter more tokens; memory that is not written costs nothing
+
+
+@contextmanager
+def writable_in_every_mode(is_recorded: bool = False) -> Iterator[None]:
+    """Tensors made in inference mode could not be written outside it, and have no version."""
+    with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
+        yield
 
 
 class GrowingCache(DynamicCache):
@@ -108,8 +116,7 @@ class GrowingLayer(DynamicLayer):
         if not self.get_seq_length():
             self.lazy_initialization(*new)
             before = key_states[:, :, :0], value_states[:, :, :0]
-        with torch.inference_mode(False), torch.no_grad():  # the memory can then be written in every mode
-            self._set(Buffer.append, before, new)
+        self._set(Buffer.append, before, new)
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -136,7 +143,8 @@ class GrowingLayer(DynamicLayer):
             self._set(Buffer.map_batch, (self.keys, self.values), (change, change))
 
     def _set(self, method: Callable[[Buffer, Tensor, Any], Tensor], before: Any, arguments: Any) -> None:
-        self.keys, self.values = map(method, self.buffers, before, arguments)
+        with writable_in_every_mode(is_recorded(*before)):
+            self.keys, self.values = map(method, self.buffers, before, arguments)
 
 
 class ShadowedStaticLayer(StaticLayer):
@@ -153,7 +161,7 @@ class ShadowedStaticLayer(StaticLayer):
         """Write tokens; without a shadow in compiled graphs and where autograd records."""
         if torch.compiler.is_compiling() or is_recorded(key_states, value_states):
             return super().update(key_states, value_states, *args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():  # the memory can then be written in every mode
+        with writable_in_every_mode():
             if not self.is_initialized:
                 self.lazy_initialization(key_states, value_states)
             with self.shadow.writing(self.keys, int(self.get_seq_length())):
@@ -164,10 +172,11 @@ class ShadowedStaticLayer(StaticLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the beams."""
         before = self.keys
-        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
-        if self.keys is not before:
-            self.shadow = self.shadow.map(lambda x: x.index_select(0, beam_idx.to(x.device)), before, self.keys)
-            self.keys.shadow = self.shadow
+        with writable_in_every_mode():
+            super().reorder_cache(beam_idx)  # type: ignore[arg-type]
+            if self.keys is not before:
+                self.shadow = self.shadow.map(lambda x: x.index_select(0, beam_idx.to(x.device)), before, self.keys)
+                self.keys.shadow = self.shadow
 
 
 def _fit(before: tuple[Tensor | None, ...], new: tuple[Tensor, ...]) -> bool:
@@ -181,10 +190,11 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
 
 def skip_keys(cache: StaticCache) -> None:
     """Give the keys of an empty static cache a shadow."""
-    cache.layers = [
-        ShadowedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer and not layer.is_initialized else layer
-        for layer in cache.layers
-    ]
+    with writable_in_every_mode():
+        cache.layers = [
+            ShadowedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer and not layer.is_initialized else layer
+            for layer in cache.layers
+        ]
 
 
 def grow_in_place(cache: DynamicCache) -> None:
