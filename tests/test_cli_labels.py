@@ -21,7 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rsoftmax.cli import app, predict
-from rsoftmax.cli.train import _checkpoints
+from rsoftmax.cli.train import _digest
 from rsoftmax.labels import LabelModel
 from rsoftmax.labels.models.tables import read
 
@@ -281,6 +281,8 @@ def test_files_in_place_of_texts_and_bytes_that_are_no_text_are_refused(
 ) -> None:
     (tmp_path / "notes.txt").write_text("so happy")
     assert "notes.txt is a file; pass a single table" in rsoftmax("predict", model, tmp_path / "notes.txt", code=2)
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe is a file; pass a single table" in rsoftmax("predict", model, tmp_path / "pipe", code=2)
     assert "rows.csv is a file; pass a single table" in rsoftmax("predict", model, table, table, code=2)
     assert "is a folder, but this model reads texts" in rsoftmax("predict", model, tmp_path, code=2)
     assert "cannot be combined with other texts" in rsoftmax(
@@ -487,12 +489,31 @@ def read_all(terminal: int) -> str:
 def test_checkpoints_belong_to_the_same_files_and_options(table: Path, tmp_path: Path) -> None:
     copy = tmp_path / "rows.csv"
     copy.write_bytes(table.read_bytes())
-    folder = _checkpoints(tmp_path / "model", [read(table)], "text", 0)
-    assert _checkpoints(tmp_path / "model", [read(copy)], "text", 0) == folder
-    assert _checkpoints(tmp_path / "model", [read(table)], "text", 1) != folder
+    digest = _digest([read(table)], "text", 0)
+    assert _digest([read(copy)], "text", 0) == digest
+    assert _digest([read(table)], "text", 1) != digest
     with copy.open("a", newline="") as file:
         file.write("I love it,joy,0,0\r\n")
-    assert _checkpoints(tmp_path / "model", [read(copy)], "text", 0) != folder
+    assert _digest([read(copy)], "text", 0) != digest
+
+
+def test_stages_belong_to_the_same_texts_labels_and_options(tmp_path: Path) -> None:
+    whole = LabelModel().fit(TEXTS * 5, LABELS * 5)
+    for change in ("none", "texts", "labels", "options"):
+        texts = TEXTS * 5 if change != "texts" else TEXTS[::-1] * 5
+        y = LABELS * 5 if change != "labels" else LABELS[::-1] * 5
+        options: Any = {} if change != "options" else {"average": "macro"}
+        alone = LabelModel(**options).fit(texts, y)
+        resumed = LabelModel(**options).fit(texts, y, checkpoints=tmp_path)
+        assert resumed.predict(TEXTS, every_label=True) == alone.predict(TEXTS, every_label=True)
+        assert (resumed.predict(TEXTS) == whole.predict(TEXTS)) == (change in ("none", "options"))
+
+
+def test_without_a_place_for_stages_training_goes_on(table: Path, tmp_path: Path) -> None:
+    (tmp_path / ".model.training").touch()
+    with pytest.warns(UserWarning, match="the training could not resume if interrupted"):
+        rsoftmax("train", table, "--text", "text", "--labels", "labels", "--out", tmp_path / "model")
+    assert LabelModel.load(tmp_path / "model").predict_labels(TEXTS)
 
 
 def test_a_training_that_is_refused_leaves_nothing(tmp_path: Path) -> None:

@@ -116,7 +116,17 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a list": ("t.jsonl", "[1]\n", "row 1: expected an object like"),
     "a number": ("t.jsonl", '{"text": "a", "labels": []}\n{"text": 3}\n', "row 2: 'text' must be a text, got 3"),
     "labels in an object": ("t.jsonl", '{"text": "a", "labels": {"x": 1}}\n', "row 1: 'labels' must be a list of"),
-    "a column twice": ("t.csv", "text,text,labels\na,b,c\n", "the header has 2 columns named 'text'; rename all but"),
+    "a column twice": ("t.csv", "text,text,labels\na,b,c\n", "the header has 2 columns named 'text'; rename or"),
+    "columns without a name": (
+        "t.csv",
+        "text,labels,,\na,b,c,d\n",
+        "the header has 2 columns named ''; rename or delete",
+    ),
+    "half a character": (
+        "t.jsonl",
+        '{"text": "a", "labels": [], "id": "\\ud800"}\n',
+        "row 1: '\\ud800' is not valid Unicode",
+    ),
     "damaged": ("t.parquet", "PAR1", "not a Parquet file, or damaged"),
     "not compressed": ("t.jsonl.gz", "{}", "not a gzip file, or damaged"),
     "unknown ending": ("t.xlsx", "", "expected a file that ends in .csv, .tsv, .jsonl, .jsonl.gz, .parquet"),
@@ -127,6 +137,16 @@ def read_all(path: Path) -> None:
     table = read(path)
     list(table.texts("text"))
     table.labels("labels", ";")
+
+
+def test_a_parquet_column_twice_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(ValueError, match=r"t\.parquet: the header has 2 columns named 'text'"):
+        read(path)
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(FileNotFoundError, match=r"t\.csv' is no regular file"):
+        read(tmp_path / "t.csv")
 
 
 def test_a_bad_table_is_refused_with_file_row_and_remedy(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def test_adapted_thresholds_have_the_best_expected_f1_of_the_texts(average: Aver
 
 
 def test_models_without_thresholds_or_with_guaranteed_ones_are_not_adapted() -> None:
+    with pytest.raises(ValueError, match="not trained yet"):
+        LabelModel().adapt(TEXTS)
+    with pytest.raises(ValueError, match="no texts to adapt to"):
+        LabelModel().fit(TEXTS, LABELS).adapt([])
     with pytest.raises(ValueError, match="no thresholds cannot be adapted"):
         LabelModel(average="samples").fit(TEXTS, LABELS).adapt(TEXTS)
     with pytest.raises(ValueError, match="guaranteed thresholds cannot be adapted"):

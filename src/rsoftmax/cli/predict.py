@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from os.path import exists, isdir, isfile
+from os.path import exists, isdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -203,7 +203,7 @@ def _texts(texts: list[str]) -> list[str]:
             raise ValueError("- reads stdin and cannot be combined with other texts")
         if isdir(text):
             raise ValueError(f"{text} is a folder, but this model reads texts; pass a single table, or the texts")
-        if isfile(text):  # unlike Path.is_file, False for a text that is too long for a file name
+        if exists(text):  # unlike Path.exists, False for a text that is too long for a file name
             raise ValueError(f"{text} is a file; pass a single table, or texts one per line: - < {text}")
     return texts
 

@@ -187,9 +187,13 @@ def train(
         with usage_errors():
             settings |= _training(finetune, options)
     checkpoints = None
-    if finetune or is_words:
+    if is_words:  # finished stages name their training
+        checkpoints = _hidden(out)
+    elif finetune:
         choices = (columns, encoder, decoding, options, attention, parameter, max_tokens, seed, guarantee, review)
-        checkpoints = settings["checkpoints"] = _checkpoints(out.resolve(), tables, *choices, add, validation)
+        checkpoints = _hidden(out, f"-{_digest(tables, *choices, add, validation)}")
+    if checkpoints is not None:
+        settings["checkpoints"] = checkpoints
     try:
         with item_errors(table, items):
             try:
@@ -348,15 +352,21 @@ def _training(finetune: bool, options: dict[str, Any]) -> dict[str, Any]:
     return {"training": TrainingOptions(**options)}
 
 
-def _checkpoints(out: Path, tables: list["Table"], *choices: Any) -> Path:
-    """The hidden folder for checkpoints of this training: of the same files and options."""
+def _hidden(out: Path, suffix: str = "") -> Path:
+    """The hidden folder beside the model for what an interrupted training needs to resume."""
+    out = out.resolve()
+    return out.parent / f".{out.name}.training{suffix}"
+
+
+def _digest(tables: list["Table"], *choices: Any) -> str:
+    """What identifies a training: the contents of its files, and its options."""
     from rsoftmax import __version__
 
     digest = hashlib.sha256(repr((__version__, choices)).encode())
     for table in tables:
         with table.path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return out.parent / f".{out.name}.training-{digest.hexdigest()[:12]}"
+    return digest.hexdigest()[:12]
 
 
 def _remove(checkpoints: Path | None, finetune: bool) -> None:

@@ -192,7 +192,9 @@ def skip_keys(cache: StaticCache) -> None:
     """Give the keys of an empty static cache a shadow."""
     with writable_in_every_mode():
         cache.layers = [
-            ShadowedStaticLayer(layer.max_cache_len) if type(layer) is StaticLayer and not layer.is_initialized else layer
+            ShadowedStaticLayer(layer.max_cache_len)
+            if type(layer) is StaticLayer and not layer.is_initialized
+            else layer
             for layer in cache.layers
         ]
 

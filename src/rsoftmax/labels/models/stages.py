@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Stages:
 
     Attributes:
         folder: where they are; None: nowhere, every stage is computed.
+        training: what tells the files of this training from those of others.
 
     Example:
         >>> import tempfile, torch
@@ -34,22 +36,26 @@ class Stages:
     """
 
     folder: Path | None = None
+    training: str = ""
 
     def __call__(self, name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The tensors of a stage, from its file if there is one; otherwise they are computed and written."""
         if self.folder is None:
             return compute()
-        path = self.folder / f"{name}{ENDING}"
-        if path.is_file():
+        path = self.folder / f"{name}{self.training}{ENDING}"
+        with suppress(OSError):
             content = path.read_bytes()
             if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
                 return load(content[DIGEST:])
             warnings.warn(f"{path} is damaged; this stage of the training is repeated", stacklevel=2)
         tensors = compute()
-        self.folder.mkdir(parents=True, exist_ok=True)
         data = save({key: tensor.contiguous() for key, tensor in tensors.items()})
-        with replacing(path) as unfinished:
-            unfinished.write_bytes(hashlib.sha256(data).digest() + data)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as unfinished:
+                unfinished.write_bytes(hashlib.sha256(data).digest() + data)
+        except OSError as error:
+            warnings.warn(f"the training could not resume if interrupted: {error}", stacklevel=2)
         return tensors
 
 

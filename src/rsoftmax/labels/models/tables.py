@@ -66,12 +66,10 @@ class Table:
 
     def texts(self, name: str) -> Stream:
         """A column of texts."""
-        from rsoftmax._transformers import check_unicode  # takes a second to import
 
         def text(row: int, cell: Any) -> str:
             if not isinstance(cell, str):
                 raise self._error(row, f"{name!r} must be a text, got {cell!r:.80}; fill it in, or delete the row")
-            check_unicode(cell, f"{self.path}, row {row}: ")
             return cell
 
         return self.column(name, text)
@@ -159,7 +157,8 @@ def read(path: Path) -> Table:
             raise ValueError(f"{path} must hold exactly one table ({', '.join(READERS)}), got {names}; pass the file")
         path = tables[0]
     if not path.is_file():
-        raise FileNotFoundError(f"the file {str(path)!r} does not exist")
+        what = "is no regular file, which can be read several times" if path.exists() else "does not exist"
+        raise FileNotFoundError(f"the file {str(path)!r} {what}")
     if ending(path) not in READERS:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(READERS)}")
     state, size, columns = _state(path), 0, dict[str, None]()
@@ -301,9 +300,7 @@ def _separated(path: Path, **dialect: Any) -> Iterator[Row]:
         lines = csv.reader(file, **dialect)
         try:
             header = next(lines, [])
-            for name, times in Counter(filter(None, header)).items():
-                if times > 1:
-                    raise ValueError(f"{path}: the header has {times} columns named {name!r}; rename all but one")
+            _check_header(path, header)
             for number, row in enumerate(filter(None, lines), 1):
                 if len(row) != len(header):
                     message = f"expected {len(header)} cells as in the header, got {len(row)}"
@@ -313,11 +310,23 @@ def _separated(path: Path, **dialect: Any) -> Iterator[Row]:
             raise ValueError(f"{path}, line {lines.line_num}: {error}; is a quotation mark left open?") from None
 
 
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    """Raise unless every column has a name of its own."""
+    for name, times in Counter(header).items():
+        if times > 1:
+            raise ValueError(f"{path}: the header has {times} columns named {name!r}; rename or delete all but one")
+
+
 def _json_lines(path: Path) -> Iterator[Row]:
     with _open(path, "rb") as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as file:
         for number, line in enumerate(filter(str.strip, file), 1):
             try:
                 row = json.loads(line)
+                if "\\u" in line:
+                    json.dumps(row, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                wrong = error.object[error.start : error.end]
+                raise ValueError(f"{path}, row {number}: {wrong!r} is not valid Unicode: a lone surrogate") from None
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, row {number}: invalid JSON: {error}") from None
             if not isinstance(row, dict):
@@ -330,10 +339,19 @@ def _parquet(path: Path) -> Iterator[Row]:
         from pyarrow import parquet
     except ImportError:
         raise ImportError(f"{path}: reading Parquet needs pyarrow: pip install 'rsoftmax[parquet]'") from None
-    try:
-        with parquet.ParquetFile(path, buffer_size=BYTES_AT_ONCE, pre_buffer=False) as file:
+    with _parquet_errors(path):
+        file = parquet.ParquetFile(path, buffer_size=BYTES_AT_ONCE, pre_buffer=False)
+    with file:
+        _check_header(path, file.schema_arrow.names)
+        with _parquet_errors(path):
             for batch in file.iter_batches(ROWS_READ, use_threads=False):
                 yield from batch.to_pylist()
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # for damaged files pyarrow raises many kinds
         raise ValueError(f"{path}: not a Parquet file, or damaged: {error}") from None
 

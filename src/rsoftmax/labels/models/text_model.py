@@ -1,5 +1,6 @@
 """Labels for texts from their words: TF-IDF and a linear classifier for each label, with nothing to download."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from rsoftmax import __version__
 from rsoftmax._transformers import check_unicode
 from rsoftmax.labels.constraints import options_by_index
 from rsoftmax.labels.decoding import Average, Decoder
@@ -124,8 +126,8 @@ class LabelModel(BaseLabelModel):
         Args:
             items: texts.
             y: the names for each text, or a matrix of 0 and 1.
-            settings: validation, guarantee, review, added, random_state, verbose; ``checkpoints``, a folder for this
-                training alone: if it is interrupted, the same call resumes after the last finished stage there.
+            settings: validation, guarantee, review, added, random_state, verbose; ``checkpoints``, a folder: if the
+                training is interrupted, the same call resumes after the last finished stage there.
         """
         if self.labels is None and not holds_names(y):
             raise ValueError("LabelModel: labels are a matrix; name its columns: LabelModel(labels=['anger', 'joy'])")
@@ -144,8 +146,11 @@ class LabelModel(BaseLabelModel):
         checkpoints: str | Path | None = None,
     ) -> Evaluation:
         """Fit vectorizer and classifier."""
-        stages = Stages(None if checkpoints is None else Path(checkpoints))
         parts = [items] if validation is None else [items, validation[0]]
+        stages = Stages()
+        if checkpoints is not None:
+            targets = [y] if validation is None else [y, validation[1]]
+            stages = Stages(Path(checkpoints), _digest(parts, targets, self.names, self.config.head, random_state))
         tensors = stages("features", lambda: self._features(parts, verbose))
         self.vectorizer = TfIdf(json.loads(tensors["terms"].numpy().tobytes()), tensors["idf"].numpy())
         x, *held_out = (
@@ -215,6 +220,7 @@ class LabelModel(BaseLabelModel):
         Raises:
             ValueError: the model has no thresholds (``average="samples"``), or guaranteed ones.
         """
+        self._check_fitted()
         decoder = self.decoder
         if decoder.average == "samples" or "guarantee" in self.evaluation:
             what = "no thresholds" if decoder.average == "samples" else "guaranteed thresholds"
@@ -222,6 +228,8 @@ class LabelModel(BaseLabelModel):
                 f"LabelModel: a model with {what} cannot be adapted; train with average='macro' or 'micro'"
             )
         marginals, t = self.sparse_outputs(items, verbose=verbose).marginals.tocoo(), torch.from_numpy
+        if not marginals.shape[0]:
+            raise ValueError("LabelModel: there are no texts to adapt to")
         u, sample, label = t(marginals.data).double().logit(), t(marginals.row).long(), t(marginals.col).long()
         thresholds = Entries(u, sample, label, *marginals.shape).thresholds(decoder.average, decoder.beta)
         decoder.threshold.copy_(thresholds.nan_to_num(neginf=0.0))
@@ -366,6 +374,16 @@ class LabelModel(BaseLabelModel):
 
     def _score(self, x: sp.csr_array, y: sp.csr_array, names: Sequence[str]) -> Evaluation:
         return score(self._sparse_decode(x), y, names)
+
+
+def _digest(parts: Sequence[Iterable[str]], targets: Sequence[sp.csr_array], *settings: Any) -> str:
+    """What identifies a training: its texts, labels and settings, in this version."""
+    digest = hashlib.sha256(repr((__version__, settings)).encode())
+    for text in chain(*parts):
+        digest.update(hashlib.sha256(text.encode()).digest())
+    for y in targets:
+        digest.update(y.indices.tobytes() + y.indptr.tobytes())
+    return f"-{digest.hexdigest()[:12]}"
 
 
 def _kind(names: Sequence[str]) -> type[OneVsRest | LabelTrees]:
