@@ -171,10 +171,10 @@ SMALL = generation.CONFIG | {"num_hidden_layers": 1, "vocab_size": 100}
 
 
 def test_bench_generate_leaves_the_records_alone_if_the_model_is_too_short(tmp_path: Path) -> None:
-    LlamaForCausalLM(LlamaConfig(**SMALL | {"max_position_embeddings": 64})).save_pretrained(tmp_path / "short")
+    LlamaForCausalLM(LlamaConfig(**SMALL | {"max_position_embeddings": 32})).save_pretrained(tmp_path / "short")
     (tmp_path / "bench_generate_model.jsonl").write_text("records")
     words = ["bench", "generate", "--quick", "--model", str(tmp_path / "short"), "--out", str(tmp_path)]
-    assert "must have positions for 1536 tokens" in refusal(*words)
+    assert "must have positions for 640 tokens" in refusal(*words)
     assert (tmp_path / "bench_generate_model.jsonl").read_text() == "records"
 
 
