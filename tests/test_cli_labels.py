@@ -498,7 +498,6 @@ def test_checkpoints_belong_to_the_same_files_and_options(table: Path, tmp_path:
 
 
 def test_stages_belong_to_the_same_texts_labels_and_options(tmp_path: Path) -> None:
-    whole = LabelModel().fit(TEXTS * 5, LABELS * 5)
     for change in ("none", "texts", "labels", "options"):
         texts = TEXTS * 5 if change != "texts" else TEXTS[::-1] * 5
         y = LABELS * 5 if change != "labels" else LABELS[::-1] * 5
@@ -506,7 +505,7 @@ def test_stages_belong_to_the_same_texts_labels_and_options(tmp_path: Path) -> N
         alone = LabelModel(**options).fit(texts, y)
         resumed = LabelModel(**options).fit(texts, y, checkpoints=tmp_path)
         assert resumed.predict(TEXTS, every_label=True) == alone.predict(TEXTS, every_label=True)
-        assert (resumed.predict(TEXTS) == whole.predict(TEXTS)) == (change in ("none", "options"))
+        assert len(list(tmp_path.glob("features*"))) == 1 + ("none", "texts", "labels", "options").index(change)
 
 
 def test_without_a_place_for_stages_training_goes_on(table: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ SPARE = 4  # a new buffer has room for a quarter more tokens; memory that is not
 
 @contextmanager
 def writable_in_every_mode(is_recorded: bool = False) -> Iterator[None]:
-    """Tensors made in inference mode could not be written outside it, and have no version."""
+    """Make tensors that can be written in every mode; those of inference mode cannot, and have no version."""
     with torch.inference_mode(False), torch.set_grad_enabled(is_recorded):
         yield
 
